@@ -5,7 +5,8 @@ from the start of the process, so several scrapers do not interfere.
 
 Check first: `..._replica_age_seconds` near half of diskless.file.delete.delay.ms (this broker will
 stop serving data), `..._in_flight_bytes` at its limit (the store is slower than the producers),
-`..._missing_objects_total` above zero (referenced data is not in the store).
+`..._missing_objects_total` above zero (referenced data is not in the store),
+`..._rewriting_success_age_seconds` that grows (nothing is merged or compacted).
 
 Source: docs/design/broker.md; docs/broker.md lists all of them.
 """
@@ -13,7 +14,7 @@ Source: docs/design/broker.md; docs/broker.md lists all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -24,6 +25,7 @@ from prometheus_client.metrics_core import (
 
 from coordinator.controller.image import MetadataImage
 from diskless.cluster import Replica
+from diskless.compaction.service import RewritingCounters
 from diskless.fetch.object_cache import CacheCounters
 from diskless.fetch.service import FetchCounters
 from diskless.fetch.staleness import Staleness
@@ -77,6 +79,12 @@ class _Cleans(Protocol):
     counters: CleaningCounters
 
 
+class _Rewrites(Protocol):
+    counters: RewritingCounters
+
+    def success_ages_s(self) -> Mapping[str, float]: ...
+
+
 class BrokerCollector:
     """Collects the metrics when Prometheus scrapes."""
 
@@ -90,6 +98,7 @@ class BrokerCollector:
         in_flight: InFlight,
         cache: _Caches,
         cleaner: _Cleans,
+        rewriting: _Rewrites,
         staleness: Staleness,
         unknown_racks: Callable[[], Mapping[str, int]],
     ) -> None:
@@ -104,6 +113,7 @@ class BrokerCollector:
         self._in_flight = in_flight
         self._cache = cache
         self._cleaner = cleaner
+        self._rewriting = rewriting
         self._staleness = staleness
         self._unknown_racks = unknown_racks
 
@@ -114,6 +124,7 @@ class BrokerCollector:
         yield from self._fetch_metrics()
         yield from self._cache_metrics()
         yield from self._cleaning_metrics()
+        yield from self._rewriting_metrics()
         yield from self._replicas_metrics()
         racks = CounterMetricFamily(
             PREFIX + "unknown_racks",
@@ -217,6 +228,31 @@ class BrokerCollector:
         text = "Keys listed for deletion that are not this cluster's; never deleted"
         yield _counter("cleaning_foreign_keys", text, counters.foreign)
 
+    def _rewriting_metrics(self) -> Iterator[Metric]:
+        counters = self._rewriting.counters
+        yield _counter("rewriting_passes", "Passes of merging and compaction", counters.passes)
+        text = "Source bytes of the merges and compactions that the last pass planned"
+        yield _gauge("rewriting_backlog_bytes", text, counters.backlog_bytes)
+        text = "Runs that these merges save and these compactions read"
+        yield _gauge("rewriting_backlog_runs", text, counters.backlog_runs)
+        text = "Runs that could not be rewritten because their bytes are damaged"
+        yield _counter("rewriting_damaged_runs", text, counters.damaged_runs)
+        text = "Records that compaction removed"
+        yield _counter("compaction_removed_records", text, counters.removed_records)
+        for name, text in _OF_TASKS.items():
+            family = CounterMetricFamily(f"{PREFIX}rewriting_{name}", text, labels=["kind"])
+            for kind, counts in counters.kinds.items():
+                family.add_metric([kind], getattr(counts, name))
+            yield family
+        ages = GaugeMetricFamily(
+            PREFIX + "rewriting_success_age_seconds",
+            "Time since a task of this kind ended well, or none was due; +Inf: never",
+            labels=["kind"],
+        )
+        for kind, age_s in self._rewriting.success_ages_s().items():
+            ages.add_metric([kind], age_s)
+        yield ages
+
     def _replicas_metrics(self) -> Iterator[Metric]:
         lags = GaugeMetricFamily(
             PREFIX + "replica_lag", "Committed records not applied yet", labels=["coordinator"]
@@ -236,6 +272,18 @@ class BrokerCollector:
         yield ages
         text = "The age past which a replica serves no data"
         yield _gauge("replica_age_limit_seconds", text, self._staleness.limit_ms / 1000)
+
+
+_OF_TASKS: Final = {
+    "tasks": "Tasks that were begun",
+    "failures": "Tasks that failed: the store, the coordinator or the child process",
+    "old_runs": "Runs of batches that were replaced",
+    "new_runs": "Runs of batches that took their place",
+    "refused_ranges": "Ranges that the coordinator refused to replace; each is planned anew",
+    "read_bytes": "Bytes of runs that were rewritten",
+    "written_bytes": "Bytes of rewritten objects",
+}
+"""Counters of both kinds of tasks, `merge` and `compaction`, by field."""
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

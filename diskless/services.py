@@ -34,6 +34,8 @@ from diskless.apis.groups import GroupApis
 from diskless.apis.producers import ProducerApis
 from diskless.apis.records import RecordApis
 from diskless.cluster import Cluster
+from diskless.compaction.child import ChildWorker
+from diskless.compaction.service import Rewriting, RewritingSettings
 from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.object_cache import CacheSettings, ObjectCache
 from diskless.fetch.service import FetchService
@@ -132,6 +134,15 @@ class Services:
             interval_s=values["esker.file.delete.interval.ms"] / 1_000,
             forget=self.cache.forget,
         )
+        self.rewriting = Rewriting(
+            cluster,
+            ChildWorker(
+                values, max_bytes_per_second=values["esker.compaction.max.bytes.per.second"]
+            ),
+            RewritingSettings.of(values),
+            wall_ms=wall_ms,
+            random=random,
+        )
         self._cleans = False
         self.collector = self._make_collector()
         self._shared = self._handlers(own)
@@ -146,6 +157,7 @@ class Services:
             in_flight=self.in_flight,
             cache=self.cache,
             cleaner=self.cleaner,
+            rewriting=self.rewriting,
             staleness=self.staleness,
             unknown_racks=lambda: self.clusters.unknown_racks,
         )
@@ -186,23 +198,27 @@ class Services:
         """Start the background tasks of a registered broker."""
         self._cleans = True
         self.cleaner.start()
+        self.rewriting.start()
         asyncio.get_running_loop().run_in_executor(None, native_batch.load)
 
     def begin_epoch(self, epoch: int, *, is_fenced: bool) -> None:
         """Start to serve under this broker epoch, but redirect clients while `is_fenced`."""
         if epoch != self.writers.epoch:
             self.writers.begin(epoch)
+            self.rewriting.begin(epoch)
         self.groups.set_fenced(is_fenced)
 
     def end_epoch(self) -> None:
         """Stop writing and coordinating groups, because the broker's epoch has ended."""
         self.writers.end()
+        self.rewriting.end()
         self.groups.set_fenced(is_fenced=True)
 
     async def leave(self, timeout_s: float) -> None:
         """Accept no more requests, write the accepted batches, and answer their requests."""
         if self._cleans:
             await self.cleaner.close()
+            await self.rewriting.close()
         await self.groups.close()
         self.fetch.leave()
         self.writers.flush()

@@ -69,6 +69,7 @@ COMMANDS: Final = {
     "dump-log": Listed(
         INSPECT, "Print the contents of log files: batches, records, index entries, election state."
     ),
+    "compaction": Listed(INSPECT, "Describe how far topics are merged and compacted."),
     "diskless": Listed(INSPECT, "Describe diskless topics and the objects that store them."),
     "snapshot": Listed(
         INSPECT, "List, inspect and take the checkpoints of the quorum's logs (KIP-630)."

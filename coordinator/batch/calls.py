@@ -232,7 +232,11 @@ CALLS: Final[tuple[Call[Any], ...]] = (
         for_clients=True,
     ),
     # How far partitions are cleaned, as the leader has applied it.
-    Call(rewriting.DescribeCleaningRequest, LeaderLookup(decide.describe_cleaning)),
+    Call(
+        rewriting.DescribeCleaningRequest,
+        LeaderLookup(decide.describe_cleaning),
+        for_clients=True,
+    ),
     # Objects by rising id, and how much of them is used.
     Call(
         rewriting.ListDisklessObjectsRequest,

@@ -161,7 +161,6 @@ NO_EFFECT: Final = "No effect: "
 _NO_FILES: Final = NO_EFFECT + "records lie in objects, not in segment files."
 _NO_REPLICAS: Final = NO_EFFECT + "partitions have no replicas; the object store copies data."
 _NO_TIERS: Final = NO_EFFECT + "tiered storage is not implemented."
-_NOT_COMPACTED: Final = NO_EFFECT + "compacted topics keep every record so far."
 _AS_SENT: Final = NO_EFFECT + "batches are stored as their producer compressed them."
 
 TOPIC_CONFIGS: Final[dict[str, ConfigDef]] = {
@@ -171,7 +170,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDef]] = {
         _list_of(COMPACT, DELETE),
         "How old records are removed. With `delete` in the list, `retention.ms` and "
         "`retention.bytes` apply. With `compact` in it, each record needs a key, and the newest "
-        "record of each key is kept; older ones are kept too, so far. An empty list keeps all.",
+        "record of each key is kept; brokers remove older ones. An empty list keeps all.",
         "log.cleanup.policy",
     ),
     "diskless.enable": _flag(
@@ -228,7 +227,12 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDef]] = {
         "compression.type",
     ),
     "compression.zstd.level": _int(3, -131_072, _AS_SENT, "compression.zstd.level", 22),
-    "delete.retention.ms": _long(86_400_000, 0, _NOT_COMPACTED, "log.cleaner.delete.retention.ms"),
+    "delete.retention.ms": _long(
+        86_400_000,
+        0,
+        "Time to keep a tombstone of a compacted topic after its first compaction, in ms.",
+        "log.cleaner.delete.retention.ms",
+    ),
     "file.delete.delay.ms": _long(60_000, 0, _NO_FILES, "log.segment.delete.delay.ms"),
     "flush.messages": _long(_LONG_MAX, 1, _NO_FILES, "log.flush.interval.messages"),
     "flush.ms": _long(_LONG_MAX, 0, _NO_FILES),
@@ -242,12 +246,24 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDef]] = {
     "local.retention.bytes": _long(-2, -2, _NO_TIERS, "log.local.retention.bytes"),
     "local.retention.ms": _long(-2, -2, _NO_TIERS, "log.local.retention.ms"),
     "max.compaction.lag.ms": _long(
-        _LONG_MAX, 1, _NOT_COMPACTED, "log.cleaner.max.compaction.lag.ms"
+        _LONG_MAX,
+        1,
+        "Age of a record, in ms, from which its partition is compacted whatever its dirty ratio.",
+        "log.cleaner.max.compaction.lag.ms",
     ),
     "min.cleanable.dirty.ratio": ConfigDef(
-        ConfigType.DOUBLE, "0.5", _fraction, _NOT_COMPACTED, "log.cleaner.min.cleanable.ratio"
+        ConfigType.DOUBLE,
+        "0.5",
+        _fraction,
+        "Part of a partition's bytes that was never compacted, from 0 to 1, above which it is due.",
+        "log.cleaner.min.cleanable.ratio",
     ),
-    "min.compaction.lag.ms": _long(0, 0, _NOT_COMPACTED, "log.cleaner.min.compaction.lag.ms"),
+    "min.compaction.lag.ms": _long(
+        0,
+        0,
+        "Age of a record, in ms, below which it is not compacted.",
+        "log.cleaner.min.compaction.lag.ms",
+    ),
     "min.insync.replicas": _int(1, 1, _NO_REPLICAS, "min.insync.replicas"),
     "preallocate": _flag("false", _NO_FILES),
     "remote.log.copy.disable": _flag("false", _NO_TIERS),

@@ -133,10 +133,15 @@ class Report:
     damages: list[Damage] = field(default_factory=list)
     read_bytes: int = 0
     written_bytes: int = 0
-    read_records: int = 0  # by compaction
+    read_records: int = 0  # that compaction judged
     kept_records: int = 0
     bound: int = MERGED  # of the round, if it was lowered
     is_abandoned: bool = False  # the caller said not to go on
+
+    @property
+    def removed_records(self) -> int:
+        """Return the number of records that compaction removed."""
+        return self.read_records - self.kept_records
 
 
 @dataclass(slots=True)
@@ -244,6 +249,7 @@ class Rewriter:
             except RecordError as error:
                 report.damages.append(_damage(task.source, run, error))
                 break
+            report.read_records += sum(batch.header.record_count for batch in batches)
             for batch in _kept(cleaned, run):
                 report.kept_records += batch.header.record_count
                 content.runs += builder.add(batch, run.append_time)
@@ -282,7 +288,6 @@ class Rewriter:
                 break
             try:
                 for block in _blocks(batches):
-                    report.read_records += len(block.offsets)
                     note_keys(block, offsets, task.salt)
             except RecordError as error:
                 report.damages.append(_damage(task.source, run, error))

@@ -14,7 +14,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from esker.settings import append, broker, diskless, groups, node, quorum, store, topic_defaults
+from esker.settings import (
+    append,
+    broker,
+    compaction,
+    diskless,
+    groups,
+    node,
+    quorum,
+    store,
+    topic_defaults,
+)
 from esker.settings.base import Section, Setting
 
 SECTIONS: Final = (
@@ -24,6 +34,7 @@ SECTIONS: Final = (
     Section("Diskless topics", diskless.SETTINGS),
     Section("Defaults of topic settings", topic_defaults.SETTINGS),
     Section("Writing and reading batches", append.SETTINGS),
+    Section("Merging and compaction", compaction.SETTINGS),
     Section("The object store", store.SETTINGS),
     Section("Consumer groups", groups.SETTINGS),
 )

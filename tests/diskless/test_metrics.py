@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from math import inf
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from diskless.compaction.service import RewritingCounters
 from diskless.metrics import BrokerCollector
 from diskless.stores.faults import Fault, FaultRule
 from tests.diskless.cluster_world import ClusterWorld
@@ -14,6 +16,15 @@ from tests.diskless.records_world import RecordsBroker, batch
 from tests.diskless.virtual_time import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "broker.md"
+
+
+class NotRewriting:
+    """The counters of a broker that never rewrote anything."""
+
+    counters = RewritingCounters()
+
+    def success_ages_s(self) -> dict[str, float]:
+        return dict.fromkeys(self.counters.kinds, inf)
 
 
 def collector(broker: RecordsBroker) -> BrokerCollector:
@@ -25,6 +36,7 @@ def collector(broker: RecordsBroker) -> BrokerCollector:
         in_flight=broker.in_flight,
         cache=broker.cache,
         cleaner=broker.cleaner,
+        rewriting=NotRewriting(),
         staleness=broker.staleness,
         unknown_racks=lambda: {"nowhere": 3},
     )

@@ -1,0 +1,199 @@
+"""The process that rewrites objects for a broker, so that the broker's loop stays free.
+
+The broker sends a task by a pipe to standard input. The child asks for each object id and hands
+over each uploaded object by another pipe, standard output; the broker answers. Messages are
+pickled, behind their length: both ends are one program.
+
+The child holds nothing that matters. If it dies, its task fails, the objects that it uploaded and
+did not hand over are orphans of the lease, and the next task starts another child. If the broker
+dies, standard input ends, and the child with it.
+
+Source: docs/design/compaction.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import struct
+import sys
+from collections.abc import Mapping
+from typing import Any, BinaryIO, Final
+
+from diskless.compaction.rewriter import Report, RewriterSettings, RewrittenObject
+from diskless.compaction.worker import (
+    Callbacks,
+    Task,
+    TaskFailedError,
+    Throttle,
+    ThrottledStore,
+    run_task,
+)
+from diskless.stores import StorageError
+from diskless.stores.opening import open_store
+
+log = logging.getLogger("diskless.compaction.child")
+
+_LENGTH: Final = struct.Struct(">I")
+NEXT_ID: Final = "next_id"
+WRITTEN: Final = "written"
+DONE: Final = "done"
+FAILED: Final = "failed"
+NICENESS: Final = 10  # the broker's own work goes first
+STOP_S: Final = 5.0
+
+
+class ChildWorker:
+    """Runs tasks in a child process, which is started when it is needed."""
+
+    def __init__(self, values: Mapping[str, Any], *, max_bytes_per_second: int) -> None:
+        """Prepare to start children.
+
+        Args:    values: the broker's parsed settings, for the child to open the store with.
+        """
+        self.started = 0  # children
+        self._first = dict(values), max_bytes_per_second
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Return the id of the running child process, or None without a child."""
+        return None if self._process is None else self._process.pid
+
+    async def run(self, task: Task, settings: RewriterSettings, callbacks: Callbacks) -> Report:
+        """Run a task in the child.
+
+        Raises:  TaskFailedError, and the errors of the callbacks.
+        """
+        try:
+            process = await self._start()
+            assert process.stdin is not None, "a child without a pipe"
+            assert process.stdout is not None, "a child without a pipe"
+            _send(process.stdin, (task, settings))
+            while True:
+                kind, value = await _receive(process.stdout)
+                if kind == DONE:
+                    return value  # type: ignore[no-any-return]
+                if kind == FAILED:
+                    raise TaskFailedError(value)
+                answer: object = await (
+                    callbacks.next_id() if kind == NEXT_ID else callbacks.replace(value)
+                )
+                _send(process.stdin, answer)
+        except TaskFailedError:
+            raise
+        except (asyncio.IncompleteReadError, OSError) as error:
+            await self.close()
+            raise TaskFailedError(f"the rewriting process ended: {error}") from error
+        except BaseException:  # it waits for an answer that does not come
+            await self.close()
+            raise
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        process = self._process
+        if process is None or process.returncode is not None:
+            process = self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "diskless.compaction.child",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is the broker's, which ends the child
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+            self.started += 1
+            assert process.stdin is not None, "a child without a pipe"
+            _send(process.stdin, self._first)
+            log.info("action=start pid=%d", process.pid)
+        return process
+
+    async def close(self) -> None:
+        """End the child, if there is one."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), STOP_S)
+
+
+def _send(pipe: asyncio.StreamWriter, value: object) -> None:
+    data = pickle.dumps(value)
+    pipe.write(_LENGTH.pack(len(data)) + data)
+
+
+async def _receive(pipe: asyncio.StreamReader) -> Any:
+    """Read a message from a pipe.
+
+    Raises:  IncompleteReadError at the pipe's end.
+    """
+    (size,) = _LENGTH.unpack(await pipe.readexactly(_LENGTH.size))
+    return pickle.loads(await pipe.readexactly(size))
+
+
+# --- in the child -------------------------------------------------------------------------------
+
+
+class _Parent:
+    """The broker's end of the pipes."""
+
+    def __init__(self, source: BinaryIO, target: BinaryIO) -> None:
+        self._source = source
+        self._target = target
+
+    def read(self) -> Any:
+        """Read a message; end the process if the broker is gone."""
+        head = self._source.read(_LENGTH.size)
+        if len(head) < _LENGTH.size:
+            os._exit(0)
+        (size,) = _LENGTH.unpack(head)
+        return pickle.loads(self._source.read(size))
+
+    async def ask(self, kind: str, value: object = None) -> Any:
+        """Send a message and return the answer."""
+        self.tell(kind, value)
+        return await asyncio.to_thread(self.read)
+
+    def tell(self, kind: str, value: object) -> None:
+        data = pickle.dumps((kind, value))
+        self._target.write(_LENGTH.pack(len(data)) + data)
+        self._target.flush()
+
+    async def next_id(self) -> int:
+        """Ask for the id of the next object."""
+        return int(await self.ask(NEXT_ID))
+
+    async def replace(self, written: RewrittenObject) -> bool:
+        """Hand over an uploaded object; return whether the task goes on."""
+        return bool(await self.ask(WRITTEN, written))
+
+
+async def _serve(parent: _Parent) -> None:
+    values, max_bytes_per_second = await asyncio.to_thread(parent.read)
+    store = ThrottledStore(open_store(values), Throttle(max_bytes_per_second))
+    callbacks = Callbacks(parent.next_id, parent.replace)
+    while True:
+        task, settings = await asyncio.to_thread(parent.read)
+        try:
+            report = await run_task(store, task, settings, callbacks)
+        except StorageError as error:
+            parent.tell(FAILED, str(error))
+        else:
+            parent.tell(DONE, report)
+
+
+def main() -> None:
+    """Serve tasks until standard input ends."""
+    target = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what is printed by mistake must not stand between messages
+    os.nice(NICENESS)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    asyncio.run(_serve(_Parent(os.fdopen(0, "rb"), target)))
+
+
+if __name__ == "__main__":
+    main()

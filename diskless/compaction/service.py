@@ -1,0 +1,569 @@
+"""Plans and runs the rewriting of objects on one broker, in passes.
+
+    rewriting = Rewriting(cluster, worker, settings, wall_ms=..., random=...)
+    rewriting.begin(broker_epoch)
+    rewriting.start()
+
+Each batch coordinator's merges have one owner among the unfenced brokers, and each partition's
+compaction has one, both by rendezvous hash: so two brokers seldom do the same work. If they do, the
+coordinator refuses the second replacement, because the runs that it names are gone. Nothing is kept
+between passes that matters: the coordinator's state says what is merged and how far a partition is
+cleaned.
+
+No broker has to do this: a cluster with `esker.compaction.enable=false` everywhere only grows.
+
+The trap: a policy that flips while a job runs. Before each replacement of a compaction the topic's
+present policy is looked at, and the task ends if it has no `compact` any more.
+
+Source: docs/design/compaction.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from random import Random
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+
+from coordinator.batch.interface import CallTarget
+from coordinator.controller.config_defs import COMPACT, DELETE
+from coordinator.controller.decide.configs import cleanup_policies, topic_value
+from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.controller.placement import unfenced_brokers
+from coordinator.errors import CoordinatorError
+from coordinator.features import may_write_format
+from coordinator.rendezvous import choose
+from diskless.cluster import Replica
+from diskless.compaction.leases import RewriteLeases, RewriteRefusedError
+from diskless.compaction.planner import (
+    Cleaning,
+    Compaction,
+    CompactionSettings,
+    PartitionRuns,
+    plan_compaction,
+    plan_merges,
+)
+from diskless.compaction.rewriter import (
+    CompactionTask,
+    Report,
+    RewriterSettings,
+    RewrittenObject,
+    Source,
+)
+from diskless.compaction.worker import Callbacks, Task, TaskFailedError, Worker
+from diskless.fetch.runs_reader import Run, run_of
+from records.object_keys import ObjectKeys
+from records.offset_map import SALT_BYTES
+from records.rpc import batch_coordinator, rewriting
+
+log = logging.getLogger("diskless.compaction.service")
+
+MERGE: Final = "merge"
+COMPACTION: Final = "compaction"
+
+LEVEL: Final = 3
+"""The level of esker.version from which runs may be replaced."""
+
+LISTED_AT_ONCE: Final = 10_000
+MAX_RUNS: Final = 200_000
+"""Runs that one pass looks at; the next pass goes on behind the last partition."""
+
+MAX_BYTES: Final = 1 << 40
+TASKS_OF_A_PASS: Final = 64
+FAILURES: Final = (CoordinatorError, RewriteRefusedError, TaskFailedError)
+RETENTION_MARGIN: Final = 20
+"""Runs that retention takes within this part of its time are left to it."""
+
+
+class RewritingCluster(Protocol):
+    """The part of a `diskless.cluster.Cluster` that rewriting needs."""
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def broker_id(self) -> int: ...
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    def replica(self, coordinator: int) -> Replica | None: ...
+
+    def leader(self, coordinator: int) -> CallTarget: ...
+
+
+class RewritingSettings(NamedTuple):
+    """The settings of a broker's rewriting."""
+
+    is_enabled: bool
+    interval_s: float
+    object_bytes: int
+    map_bytes: int
+    physical_max_ms: int  # -1: deleted bytes have no deadline
+    key_prefix: str
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> RewritingSettings:
+        """Take the settings from a broker's parsed settings by name."""
+        return cls(
+            is_enabled=values["esker.compaction.enable"],
+            interval_s=values["esker.compaction.interval.ms"] / 1_000,
+            object_bytes=values["esker.compaction.object.bytes"],
+            map_bytes=values["log.cleaner.dedupe.buffer.size"],
+            physical_max_ms=values["esker.delete.physical.max.ms"],
+            key_prefix=values["esker.object.key.prefix"],
+        )
+
+
+@dataclass(slots=True)
+class KindCounters:
+    """Counts of one kind of task, for metrics."""
+
+    tasks: int = 0
+    failures: int = 0
+    old_runs: int = 0  # that were replaced
+    new_runs: int = 0
+    refused_ranges: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    last_success: float | None = None  # loop time of the last task, or pass without one
+
+
+@dataclass(slots=True)
+class RewritingCounters:
+    """Counts of a broker's rewriting, for metrics."""
+
+    passes: int = 0
+    damaged_runs: int = 0
+    removed_records: int = 0
+    backlog_bytes: int = 0  # of planned merges and due compactions in the last pass
+    backlog_runs: int = 0
+    kinds: dict[str, KindCounters] = field(
+        default_factory=lambda: {MERGE: KindCounters(), COMPACTION: KindCounters()}
+    )
+
+
+class _Partition(NamedTuple):
+    """A partition and its topic."""
+
+    topic: TopicImage
+    number: int
+
+    @property
+    def name(self) -> tuple[UUID, int]:
+        """Return the partition's topic id and index."""
+        return self.topic.topic_id, self.number
+
+
+def merging_broker(coordinator: int, image: MetadataImage) -> int | None:
+    """Return the broker that merges a batch coordinator's objects; None without any broker."""
+    name = b"merging-" + coordinator.to_bytes(4, "big")
+    return choose(name, [broker.broker_id for broker in unfenced_brokers(image)])
+
+
+def compacting_broker(topic_id: UUID, partition: int, image: MetadataImage) -> int | None:
+    """Return the broker that compacts a partition; None without any broker."""
+    name = b"compacting-" + topic_id.bytes + partition.to_bytes(4, "big")
+    return choose(name, [broker.broker_id for broker in unfenced_brokers(image)])
+
+
+class Rewriting:
+    """Merges and compacts in repeated passes. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        cluster: RewritingCluster,
+        worker: Worker,
+        settings: RewritingSettings,
+        *,
+        wall_ms: Callable[[], int],
+        random: Random,
+    ) -> None:
+        """Create the service; `start` begins its passes."""
+        self.counters = RewritingCounters()
+        self._cluster = cluster
+        self._worker = worker
+        self._settings = settings
+        self._wall_ms = wall_ms
+        self._random = random
+        self._epoch: int | None = None
+        self._leases: dict[int, RewriteLeases] = {}
+        self._damages: dict[tuple[UUID, int], int] = {}  # offset of a partition's damaged run
+        self._next: dict[int, int] = {}  # of each coordinator: the partition to begin with
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, epoch: int) -> None:
+        """Rewrite under this broker epoch from now on."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._leases.clear()
+
+    def end(self) -> None:
+        """Begin no more tasks, because the broker's epoch has ended."""
+        self._epoch = None
+
+    def start(self) -> None:
+        """Start the passes, if they are enabled; the first follows after one interval."""
+        if self._settings.is_enabled:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="rewriting")
+
+    async def close(self) -> None:
+        """Cancel the current task, stop the worker and give leases back."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._worker.close()
+        for leases in self._leases.values():
+            await leases.release()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.interval_s * (0.75 + self._random.random() / 2))
+            try:
+                await self.run_pass()
+            except Exception:  # the next pass reads everything anew
+                log.exception("action=pass")
+
+    async def run_pass(self) -> None:
+        """Merge and compact once all that this broker owns and that is worth it."""
+        if self._epoch is None or not may_write_format(self._cluster.image.features, LEVEL):
+            return
+        self.counters.passes += 1
+        self.counters.backlog_bytes = self.counters.backlog_runs = 0
+        for coordinator in range(self._cluster.image.coordinator_count):
+            try:
+                await self._merge(coordinator)
+                await self._compact(coordinator)
+            except FAILURES as error:
+                log.warning("coordinator=%d action=pass error=%r", coordinator, str(error))
+
+    # --- merging --------------------------------------------------------------------------------
+
+    async def _merge(self, coordinator: int) -> None:
+        """Merge the runs of one batch coordinator's partitions, the most profitable first."""
+        if merging_broker(coordinator, self._cluster.image) != self._cluster.broker_id:
+            return
+        keys = self._keys(coordinator)
+        partitions = [each async for each in self._partitions_with_runs(coordinator)]
+        if not partitions:
+            return
+        await self._leases_of(coordinator).ensure()
+        sparse, overdue = await self._sparse_objects(coordinator, keys)
+        merges = plan_merges(
+            partitions,
+            object_id=keys.object_id,
+            sparse=sparse,
+            overdue=overdue,
+            object_bytes=self._settings.object_bytes,
+            now_ms=self._wall_ms(),
+        )
+        self.counters.backlog_bytes += sum(merge.size_bytes for merge in merges)
+        self.counters.backlog_runs += sum(merge.saved_runs for merge in merges)
+        for merge in merges[:TASKS_OF_A_PASS]:
+            await self._execute(MERGE, coordinator, merge.sources)
+        if not merges:
+            self._note_success(MERGE)
+
+    async def _partitions_with_runs(self, coordinator: int) -> AsyncIterator[PartitionRuns]:
+        """Yield the partitions of a coordinator with their runs, until a pass has enough."""
+        image = self._cluster.image
+        partitions = _partitions_of(image, coordinator)
+        first = self._next.get(coordinator, 0) % max(1, len(partitions))
+        seen = 0
+        for number, partition in enumerate(partitions[first:] + partitions[:first]):
+            if seen >= MAX_RUNS:
+                self._next[coordinator] = first + number
+                return
+            if partition.name in self._damages:
+                continue
+            runs = await self._runs_of(coordinator, partition)
+            seen += len(runs)
+            if runs:
+                yield PartitionRuns(
+                    *partition.name, runs, _expiry(image, partition.topic, self._wall_ms())
+                )
+
+    async def _runs_of(self, coordinator: int, partition: _Partition) -> list[Run]:
+        """Return the live runs of a partition in this broker's replica, at most `MAX_RUNS`."""
+        replica = self._cluster.replica(coordinator)
+        ends = None if replica is None else replica.ends(*partition.name)
+        if replica is None or ends is None:
+            return []
+        runs: list[Run] = []
+        offset, end = ends
+        while offset < end and len(runs) < MAX_RUNS:
+            topic = batch_coordinator.FindBatchesRequest.Topic
+            asked = topic.Partition(
+                partition_index=partition.number, offset=offset, max_bytes=MAX_BYTES
+            )
+            answer = await replica.call(
+                batch_coordinator.FindBatchesRequest(
+                    coordinator_partition=coordinator,
+                    max_bytes=MAX_BYTES,
+                    topics=(topic(topic_id=partition.topic.topic_id, partitions=(asked,)),),
+                )
+            )
+            found = answer.responses[0].partitions[0]
+            if found.error_code or not found.batches:
+                return runs
+            runs += map(run_of, found.batches)
+            offset = runs[-1].last_offset + 1
+        return runs
+
+    async def _sparse_objects(
+        self, coordinator: int, keys: ObjectKeys
+    ) -> tuple[set[str], set[str]]:
+        """Return the keys of rewritten objects below half use, and of those past the deadline."""
+        sparse, overdue = set(), set()
+        for row in await self._list_objects(coordinator, -1):
+            if row.marked_at_ms == -1 and 0 < 2 * row.used_bytes < row.size_bytes:
+                sparse.add(keys.key(row.object_id))
+        if self._settings.physical_max_ms >= 0:
+            before_ms = self._wall_ms() - self._settings.physical_max_ms
+            for row in await self._list_objects(coordinator, max(0, before_ms)):
+                overdue.add(keys.key(row.object_id))
+        return sparse, overdue
+
+    async def _list_objects(
+        self, coordinator: int, deleted_before_ms: int
+    ) -> list[rewriting.ObjectUse]:
+        rows: list[rewriting.ObjectUse] = []
+        object_id = 0
+        while object_id >= 0:
+            answer = await self._cluster.leader(coordinator).call(
+                rewriting.ListDisklessObjectsRequest(
+                    coordinator_partition=coordinator,
+                    from_object_id=object_id,
+                    max_objects=LISTED_AT_ONCE,
+                    deleted_before_ms=deleted_before_ms,
+                )
+            )
+            if answer.error_code:
+                raise RewriteRefusedError(answer.error_code, answer.error_message)
+            rows += answer.objects
+            object_id = answer.next_object_id
+        return rows
+
+    # --- compaction -----------------------------------------------------------------------------
+
+    async def _compact(self, coordinator: int) -> None:
+        """Compact the partitions of one batch coordinator that are due, the dirtiest first."""
+        image = self._cluster.image
+        owned = [
+            partition
+            for partition in _partitions_of(image, coordinator)
+            if COMPACT in cleanup_policies(image, partition.topic.name)
+            and compacting_broker(*partition.name, image) == self._cluster.broker_id
+        ]
+        due: list[tuple[_Partition, Compaction]] = []
+        for partition in owned:
+            choice = await self._choose(coordinator, partition)
+            if choice is not None and choice.is_due:
+                due.append((partition, choice))
+        due.sort(key=lambda each: each[1].urgency, reverse=True)
+        for _, choice in due:
+            self.counters.backlog_bytes += sum(run.size_bytes for run in choice.source.runs)
+            self.counters.backlog_runs += len(choice.source.runs)
+        for partition, choice in due[:TASKS_OF_A_PASS]:
+            await self._leases_of(coordinator).ensure()
+            task = await self._task_of(coordinator, partition, choice)
+            await self._execute(COMPACTION, coordinator, task)
+        if not due:
+            self._note_success(COMPACTION)
+
+    async def _choose(self, coordinator: int, partition: _Partition) -> Compaction | None:
+        """Return the round that a partition could have, unless damaged bytes are in its way."""
+        runs = await self._runs_of(coordinator, partition)
+        cleaning = await self._cleaning(coordinator, partition) if runs else None
+        if cleaning is None:
+            return None
+        image = self._cluster.image
+        topic_id, index = partition.name
+        choice = plan_compaction(
+            PartitionRuns(topic_id, index, runs),
+            cleaning,
+            compaction_settings(image, partition.topic),
+            now_ms=self._wall_ms(),
+        )
+        damage = self._damages.get(partition.name)
+        if choice is not None and damage is not None:
+            if any(run.base_offset == damage for run in runs):
+                return None  # retention or DeleteRecords takes it one day
+            del self._damages[partition.name]
+        return choice
+
+    async def _cleaning(self, coordinator: int, partition: _Partition) -> Cleaning | None:
+        """Ask the coordinator how far a partition is cleaned; None if it has no such partition."""
+        request = rewriting.DescribeCleaningRequest(
+            coordinator_partition=coordinator,
+            topics=(
+                rewriting.DescribeCleaningRequest.Topic(
+                    topic_id=partition.topic.topic_id, partitions=(partition.number,)
+                ),
+            ),
+        )
+        answer = await self._cluster.leader(coordinator).call(request)
+        if answer.error_code:
+            raise RewriteRefusedError(answer.error_code, answer.error_message)
+        found = answer.responses[0].partitions[0]
+        if found.error_code:
+            return None
+        return Cleaning(
+            found.log_start_offset,
+            found.last_stable_offset,
+            found.cleaned_until,
+            found.bound,
+            found.rewritten_until,
+        )
+
+    async def _task_of(
+        self, coordinator: int, partition: _Partition, choice: Compaction
+    ) -> CompactionTask:
+        request = batch_coordinator.DescribeDisklessProducersRequest(
+            coordinator_partition=coordinator,
+            topics=(
+                batch_coordinator.DescribeDisklessProducersRequest.Topic(
+                    topic_id=partition.topic.topic_id, partitions=(partition.number,)
+                ),
+            ),
+        )
+        answer = await self._cluster.leader(coordinator).call(request)
+        producers = answer.responses[0].partitions[0].producers if answer.responses else ()
+        image = self._cluster.image
+        return CompactionTask(
+            source=choice.source,
+            bound=choice.bound,
+            first_dirty=choice.first_dirty,
+            rewritten_until=choice.rewritten_until,
+            delete_retention_ms=_number(image, partition.topic, "delete.retention.ms"),
+            now_ms=self._wall_ms(),
+            last_sequences={each.producer_id: each.last_sequence for each in producers},
+            salt=self._random.randbytes(SALT_BYTES),
+        )
+
+    # --- tasks ----------------------------------------------------------------------------------
+
+    async def _execute(self, kind: str, coordinator: int, task: Task) -> None:
+        """Run a task, and count what it did; a failure is logged and left to the next pass."""
+        counters = self.counters.kinds[kind]
+        epoch = self._epoch
+        if epoch is None:
+            return
+        leases = self._leases_of(coordinator)
+
+        async def replace(written: RewrittenObject) -> bool:
+            if isinstance(task, CompactionTask) and not self._is_compacted(task.source):
+                log.info("action=%s topic_id=%s reason=policy", kind, task.source.topic_id)
+                return False
+            replaced = await leases.replace(written)
+            counters.old_runs += replaced.old_runs
+            counters.new_runs += replaced.new_runs
+            counters.refused_ranges += len(replaced.refused)
+            for each, code in replaced.refused:
+                log.info(
+                    "action=%s topic_id=%s partition=%d first_offset=%d refused=%d",
+                    kind, each.topic_id, each.partition, each.old_runs[0].base_offset, code,
+                )  # fmt: skip
+            return not replaced.refused and self._epoch == epoch
+
+        settings = RewriterSettings(
+            self._keys(coordinator),
+            self._cluster.broker_id,
+            epoch,
+            self._settings.object_bytes,
+            self._settings.map_bytes,
+        )
+        counters.tasks += 1
+        try:
+            report = await self._worker.run(task, settings, Callbacks(leases.next_id, replace))
+        except FAILURES as error:
+            counters.failures += 1
+            log.warning("action=%s error=%r", kind, str(error))
+            return
+        self._note(kind, report)
+
+    def _note(self, kind: str, report: Report) -> None:
+        """Count what a task did, and remember damaged runs."""
+        counters = self.counters.kinds[kind]
+        counters.read_bytes += report.read_bytes
+        counters.written_bytes += report.written_bytes
+        self.counters.removed_records += report.removed_records
+        for damage in report.damages:
+            if self._damages.get((damage.topic_id, damage.partition)) != damage.offset:
+                self._damages[damage.topic_id, damage.partition] = damage.offset
+                self.counters.damaged_runs += 1
+                log.error(
+                    "action=%s topic_id=%s partition=%d offset=%d damage=%r",
+                    kind, damage.topic_id, damage.partition, damage.offset, damage.reason,
+                )  # fmt: skip
+        if not report.is_abandoned:
+            self._note_success(kind)
+
+    def _note_success(self, kind: str) -> None:
+        self.counters.kinds[kind].last_success = asyncio.get_running_loop().time()
+
+    def success_ages_s(self) -> dict[str, float]:
+        """Return the seconds since the last success of each kind of task; infinite without one."""
+        now = asyncio.get_running_loop().time()
+        times = {kind: counts.last_success for kind, counts in self.counters.kinds.items()}
+        return {kind: inf if time is None else now - time for kind, time in times.items()}
+
+    def _is_compacted(self, source: Source) -> bool:
+        image = self._cluster.image
+        topic = image.topics.get(source.topic_id)
+        return topic is not None and COMPACT in cleanup_policies(image, topic.name)
+
+    def _keys(self, coordinator: int) -> ObjectKeys:
+        return ObjectKeys(
+            prefix=self._settings.key_prefix,
+            cluster_id=self._cluster.cluster_id,
+            coordinator_partition=coordinator,
+        )
+
+    def _leases_of(self, coordinator: int) -> RewriteLeases:
+        assert self._epoch is not None, "a lease without a broker epoch"
+        leases = self._leases.get(coordinator)
+        if leases is None:
+            leases = self._leases[coordinator] = RewriteLeases(
+                self._cluster.leader(coordinator),
+                self._keys(coordinator),
+                broker_id=self._cluster.broker_id,
+                broker_epoch=self._epoch,
+            )
+        return leases
+
+
+def compaction_settings(image: MetadataImage, topic: TopicImage) -> CompactionSettings:
+    """Return the settings of a topic that decide when it is compacted."""
+    return CompactionSettings(
+        _number(image, topic, "min.compaction.lag.ms"),
+        _number(image, topic, "max.compaction.lag.ms"),
+        float(topic_value(image, topic.name, "min.cleanable.dirty.ratio")),
+    )
+
+
+def _number(image: MetadataImage, topic: TopicImage, name: str) -> int:
+    return int(topic_value(image, topic.name, name))
+
+
+def _expiry(image: MetadataImage, topic: TopicImage, now_ms: int) -> int | None:
+    """Return the time before which a topic's records are about to be deleted, or None."""
+    if DELETE not in cleanup_policies(image, topic.name):
+        return None
+    keep_ms = _number(image, topic, "retention.ms")
+    return None if keep_ms < 0 else now_ms - keep_ms + keep_ms // RETENTION_MARGIN
+
+
+def _partitions_of(image: MetadataImage, coordinator: int) -> list[_Partition]:
+    """Return the partitions of a batch coordinator, by topic id."""
+    return [
+        _Partition(topic, index)
+        for topic in sorted(image.topics.values(), key=lambda topic: topic.topic_id.bytes)
+        if not topic.is_internal
+        for index in sorted(topic.partitions)
+        if topic.coordinator(index) == coordinator
+    ]

@@ -1,0 +1,50 @@
+"""Settings of merging and compaction, which brokers do in the background."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from esker.settings.base import Setting
+from esker.settings.values import MILLISECONDS, boolean, integer
+
+SETTINGS: Final = (
+    Setting(
+        "esker.compaction.enable",
+        boolean,
+        True,
+        "Merge small objects and compact topics on this broker, in a child process. If no broker "
+        "does, objects and compacted topics only grow.",
+    ),
+    Setting(
+        "esker.compaction.interval.ms",
+        MILLISECONDS,
+        60_000,
+        "Milliseconds between two searches for objects to merge and partitions to compact.",
+    ),
+    Setting(
+        "esker.compaction.max.bytes.per.second",
+        integer(0, 1 << 40),
+        32 * 1024 * 1024,
+        "Bytes per second that merging and compaction read and write on this broker; 0: no limit.",
+    ),
+    Setting(
+        "esker.compaction.object.bytes",
+        integer(1024, 256 * 1024 * 1024),
+        64 * 1024 * 1024,
+        "Bytes of a merged object; the child process holds twice as many in memory.",
+    ),
+    Setting(
+        "log.cleaner.dedupe.buffer.size",
+        integer(1024, 1 << 40),
+        128 * 1024 * 1024,
+        "Bytes of memory for the newest offsets of a partition's keys, 24 a key; a partition with "
+        "more keys is compacted in several rounds.",
+    ),
+    Setting(
+        "esker.delete.physical.max.ms",
+        integer(-1, (1 << 63) - 1),
+        -1,
+        "Milliseconds after which the bytes of deleted records are gone from the object store, "
+        "also where records in the same object live on; -1: no deadline.",
+    ),
+)

@@ -1,0 +1,289 @@
+"""Brokers that merge and compact, on a cluster in memory: planned, leased, rewritten, replaced.
+
+Source: docs/design/compaction.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+from diskless.compaction.rewriter import Report, RewriterSettings
+from diskless.compaction.service import COMPACTION, MERGE, Rewriting, RewritingSettings
+from diskless.compaction.worker import Callbacks, Task, TaskFailedError, run_task
+from diskless.stores import StorageError
+from records.batch import iter_batches, iter_records
+from records.batch_writer import build_batch
+from records.rpc.batch_coordinator import DeleteDisklessRecordsRequest
+from records.rpc.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from records.wal import FINAL
+from tests.diskless.cluster_world import ClusterWorld
+from tests.diskless.records_world import RecordsBroker
+from tests.diskless.virtual_time import run
+
+SETTINGS = RewritingSettings(
+    is_enabled=True,
+    interval_s=60,
+    object_bytes=1 << 20,
+    map_bytes=1 << 20,
+    physical_max_ms=-1,
+    key_prefix="",
+)
+COMPACT = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
+
+
+class InProcess:
+    """A worker that runs tasks on the test's loop, and dies after a number of steps."""
+
+    def __init__(self, broker: RecordsBroker) -> None:
+        self._broker = broker
+        self.steps = 0
+        self.dies_at = -1
+        self.before_replace: Callable[[], Awaitable[Any]] | None = None
+
+    async def run(self, task: Task, settings: RewriterSettings, callbacks: Callbacks) -> Report:
+        async def next_id() -> int:
+            self._step()
+            return await callbacks.next_id()
+
+        async def replace(written) -> bool:
+            if self.before_replace is not None:
+                await self.before_replace()
+            self._step()
+            goes_on = await callbacks.replace(written)
+            self._step()
+            return goes_on
+
+        try:
+            return await run_task(self._broker.store, task, settings, Callbacks(next_id, replace))
+        except StorageError as error:
+            raise TaskFailedError(str(error)) from error
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps == self.dies_at:
+            raise TaskFailedError("killed")
+
+    async def close(self) -> None:
+        """Do nothing: there is no process."""
+
+
+class World:
+    """A broker that rewrites, and a topic with one partition."""
+
+    def __init__(self, cluster: ClusterWorld, **settings: Any) -> None:
+        self.cluster = cluster
+        self.broker = RecordsBroker(cluster, 1)
+        self.worker = InProcess(self.broker)
+        self.rewriting = Rewriting(
+            self.broker.cluster,
+            self.worker,
+            SETTINGS._replace(**settings),
+            wall_ms=cluster.wall_ms,
+            random=Random(1),
+        )
+        self.rewriting.begin(cluster.image.brokers[1].broker_epoch)
+
+    async def append(self, *pairs: tuple[bytes, bytes | None], topic: str = "t") -> None:
+        now = self.cluster.wall_ms()
+        rows = [(key, value, now, ()) for key, value in pairs]
+        data = bytes(build_batch(rows, base_offset=0, leader_epoch=-1))
+        produced = await self.broker.produce(topic, 0, data)
+        assert produced.error_code == 0, produced
+
+    async def fill(self, count: int, topic: str = "t") -> None:
+        """Append objects of one record each, which are old enough at the end."""
+        for i in range(count):
+            await self.append((b"k%d" % (i % 5), b"v%d" % i), topic=topic)
+        await asyncio.sleep(700)
+
+    async def read(self, topic: str = "t") -> list[tuple[int, bytes, bytes | None]]:
+        found: list[tuple[int, bytes, bytes | None]] = []
+        offset = 0
+        while True:
+            answer = await self.broker.fetch(topic, 0, offset)
+            assert answer.error_code == 0, answer
+            for batch in iter_batches(answer.records or b""):
+                offset = batch.header.end_offset
+                found += [
+                    (r.offset, bytes(r.key or b""), None if r.value is None else bytes(r.value))
+                    for r in iter_records(batch)
+                ]
+            if offset >= answer.high_watermark:
+                return found
+
+    async def set_policy(self, value: str) -> None:
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        config = resource.AlterableConfig(name="cleanup.policy", config_operation=0, value=value)
+        named = resource(resource_type=2, resource_name="t", configs=(config,))
+        request = IncrementalAlterConfigsRequest(resources=(named,), validate_only=False)
+        answer = await self.cluster.ask(request, IncrementalAlterConfigsResponse)
+        assert not answer.responses[0].error_code, answer
+
+    async def delete_records(self, offset: int) -> None:
+        topic = DeleteDisklessRecordsRequest.Topic
+        partition = topic.Partition(partition_index=0, offset=offset)
+        topic_id = self.cluster.image.topic("t").topic_id
+        topics = (topic(topic_id=topic_id, partitions=(partition,)),)
+        await self.cluster.leaders[0].call(DeleteDisklessRecordsRequest(topics=topics))
+
+    def runs(self) -> list[Any]:
+        """Return the live runs of all partitions."""
+        state = self.cluster.leaders[0].state
+        return [run for runs in state.runs.values() for run in runs]
+
+
+def story(
+    work: Callable[[World], Awaitable[None]], *, esker_version: int = 3, **settings: Any
+) -> None:
+    async def on_loop() -> None:
+        async with ClusterWorld(esker_version=esker_version) as cluster:
+            world = World(cluster, **settings)
+            await work(world)
+            await world.rewriting.close()
+            await world.broker.end()
+
+    run(on_loop)
+
+
+def newest(rows):
+    last = {key: offset for offset, key, _ in rows}
+    return [row for row in rows if last[row[1]] == row[0]]
+
+
+def test_a_broker_merges_small_runs_and_consumers_read_the_same_records() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("t")
+        await world.fill(40)
+        rows = await world.read()
+        await world.rewriting.run_pass()
+        (merged,) = world.runs()
+        assert merged.object_format == FINAL
+        assert await world.read() == rows
+        counts = world.rewriting.counters.kinds[MERGE]
+        assert (counts.tasks, counts.old_runs, counts.new_runs) == (1, 40, 1)
+        assert world.rewriting.success_ages_s()[MERGE] == 0
+        await world.rewriting.run_pass()
+        assert counts.tasks == 1
+
+    story(work)
+
+
+def test_a_broker_compacts_a_compacted_topic_and_no_other() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("t", configs=COMPACT)
+        await world.cluster.create("other")
+        await world.fill(40)
+        await world.fill(40, topic="other")
+        rows, others = await world.read(), await world.read("other")
+        await world.rewriting.run_pass()
+        assert await world.read() == newest(rows)
+        assert await world.read("other") == others
+        assert world.rewriting.counters.removed_records == 35
+        tasks = world.rewriting.counters.kinds[COMPACTION].tasks
+        await world.rewriting.run_pass()
+        assert world.rewriting.counters.kinds[COMPACTION].tasks == tasks  # it is clean
+
+    story(work)
+
+
+def test_a_tombstone_goes_in_the_first_round_after_its_delete_horizon() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("t", configs=COMPACT)
+        await world.append((b"a", b"1"), (b"b", b"1"))
+        await world.append((b"a", None))
+        await world.rewriting.run_pass()
+        assert await world.read() == [(1, b"b", b"1"), (2, b"a", None)]
+        await asyncio.sleep(2)
+        await world.append((b"c", b"1"), (b"d", b"2" * 500))
+        await world.rewriting.run_pass()
+        assert [row[0] for row in await world.read()] == [1, 3, 4]
+
+    story(work)
+
+
+def test_nothing_is_rewritten_below_the_feature_level() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("t", configs=COMPACT)
+        await world.fill(40)
+        await world.rewriting.run_pass()
+        assert world.rewriting.counters.passes == 0
+        assert len(world.runs()) == 40
+        assert world.worker.steps == 0
+
+    story(work, esker_version=2)
+
+
+def test_a_rewriter_that_dies_at_any_step_loses_nothing_and_leaks_no_object() -> None:
+    for dies_at in range(1, 14):
+
+        async def work(world: World, dies_at: int = dies_at) -> None:
+            await world.cluster.create("t", configs=COMPACT)
+            await world.fill(40)
+            rows = await world.read()
+            world.worker.dies_at = dies_at
+            await world.rewriting.run_pass()
+            assert newest(await world.read()) == newest(rows)
+            world.worker.dies_at = -1
+            await world.rewriting.run_pass()
+            assert await world.read() == newest(rows)
+            await world.rewriting.close()
+            await clean_up(world)
+
+        story(work, object_bytes=1 << 20 if dies_at % 2 else 40)
+
+
+async def clean_up(world: World) -> None:
+    """Have unused objects marked and deleted; no object may be left that no run refers to."""
+    for _ in range(5):
+        await asyncio.sleep(300)
+        world.cluster.leaders[0].run_maintenance()
+        await world.broker.cleaner.clean()
+    used = {run.object_id for run in world.runs()}
+    kept = {int(key.rpartition("/")[2]) for key in world.broker.memory.objects}
+    assert kept == used
+
+
+def test_a_policy_that_flips_ends_the_compaction_before_its_next_replacement() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("t", configs=COMPACT)
+        await world.append((b"a", b"1"))
+        await world.append((b"a", b"2"))
+        rows = await world.read()
+
+        async def flip() -> None:
+            await world.set_policy("delete")
+
+        world.worker.before_replace = flip
+        await world.rewriting.run_pass()
+        assert await world.read() == rows
+        assert world.rewriting.counters.kinds[COMPACTION].old_runs == 0
+
+    story(work)
+
+
+def test_a_range_that_was_trimmed_meanwhile_is_refused_and_planned_anew() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("t")
+        await world.fill(40)
+        trimmed = False
+
+        async def trim() -> None:
+            nonlocal trimmed
+            if not trimmed:
+                trimmed = True
+                await world.delete_records(3)
+
+        world.worker.before_replace = trim
+        await world.rewriting.run_pass()
+        counts = world.rewriting.counters.kinds[MERGE]
+        assert (counts.refused_ranges, counts.old_runs) == (1, 0)
+        await world.rewriting.run_pass()
+        assert counts.old_runs == 37
+
+    story(work)

@@ -153,8 +153,10 @@ def _text(
     return ConfigDef(ConfigType.STRING, default, _one_of(*allowed), about, broker_name)
 
 
-def _flag(default: str, about: str, check: Check = _boolean) -> ConfigDef:
-    return ConfigDef(ConfigType.BOOLEAN, default, check, about)
+def _flag(
+    default: str, about: str, check: Check = _boolean, broker_name: str | None = None
+) -> ConfigDef:
+    return ConfigDef(ConfigType.BOOLEAN, default, check, about, broker_name)
 
 
 NO_EFFECT: Final = "No effect: "
@@ -265,7 +267,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDef]] = {
         "log.cleaner.min.compaction.lag.ms",
     ),
     "min.insync.replicas": _int(1, 1, _NO_REPLICAS, "min.insync.replicas"),
-    "preallocate": _flag("false", _NO_FILES),
+    "preallocate": _flag("false", _NO_FILES, broker_name="log.preallocate"),
     "remote.log.copy.disable": _flag("false", _NO_TIERS),
     "remote.log.delete.on.disable": _flag("false", _NO_TIERS),
     "remote.storage.enable": _flag("false", "Tiered storage; only `false`."),
@@ -273,7 +275,9 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDef]] = {
     "segment.index.bytes": _int(10_485_760, 4, _NO_FILES, "log.index.size.max.bytes"),
     "segment.jitter.ms": _long(0, 0, _NO_FILES),
     "segment.ms": _long(604_800_000, 1, _NO_FILES),
-    "unclean.leader.election.enable": _flag("false", _NO_REPLICAS),
+    "unclean.leader.election.enable": _flag(
+        "false", _NO_REPLICAS, broker_name="unclean.leader.election.enable"
+    ),
 }
 """The settings of a topic. Source: upstream's TopicConfig."""
 
@@ -315,6 +319,16 @@ PROCESS_CONFIGS: Final[dict[str, ConfigDef]] = {
 }
 """The settings of one broker's process that can be changed while it runs."""
 
+THROTTLES: Final[dict[str, ConfigDef]] = dict.fromkeys(
+    (
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    ),
+    _long(_LONG_MAX, 0, _NO_REPLICAS),
+)
+"""Settings of one broker that `kafka-reassign-partitions` sets and removes."""
+
 BROKER_CONFIGS: Final[dict[str, ConfigDef]] = (
     {
         definition.broker_name: definition
@@ -330,9 +344,18 @@ BROKER_CONFIGS: Final[dict[str, ConfigDef]] = (
         ),
     }
     | PROCESS_CONFIGS
+    | THROTTLES
 )
-"""The settings that can be changed while brokers run. Only those of `PROCESS_CONFIGS` can differ
-between brokers."""
+"""The settings that can be changed while brokers run. Only those of `PROCESS_CONFIGS` and
+`THROTTLES` can differ between brokers."""
+
+
+def has_default_synonym(definition: ConfigDef) -> bool:
+    """Return whether DescribeConfigs lists the default of a setting among its synonyms.
+
+    As in Kafka: not if brokers have no such setting, and not where theirs has a unit of its own.
+    """
+    return definition.broker_name not in (None, "log.retention.ms")
 
 
 def check_config(name: str, value: str | None, known: dict[str, ConfigDef]) -> str:

@@ -148,7 +148,10 @@ def test_describe_configs_lists_the_synonyms_of_a_setting_in_order_of_precedence
         assert [(s.name, s.value, s.source) for s in entry.synonyms] == [
             ("retention.ms", "5000", 1),
             ("log.retention.ms", "9000", 3),
-            ("log.retention.ms", "604800000", 5),
+        ]
+        (entry,) = (await told.describe(TOPIC, "t", "max.message.bytes", synonyms=True)).configs
+        assert [(s.name, s.value, s.source) for s in entry.synonyms] == [
+            ("message.max.bytes", "1048588", 5)
         ]
 
     tell(story)

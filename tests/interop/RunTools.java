@@ -1,4 +1,5 @@
 import java.io.ByteArrayOutputStream;
+import java.io.FileInputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
@@ -8,8 +9,9 @@ import org.apache.kafka.common.utils.Exit;
 /**
  * Runs Kafka's command line tools one after the other in one process: a process of its own costs a tool a second.
  *
- * A line of standard input is a main class and its arguments, divided by tabs. For each line it prints a line
- * with "### " and the exit code, and then whatever the tool wrote to standard output and standard error.
+ * A line of standard input is a main class and its arguments, divided by tabs; a last argument "<FILE" is the
+ * tool's standard input. For each line it prints a line with "### " and the exit code, and then whatever the
+ * tool wrote to standard output and standard error.
  */
 public class RunTools {
     private static class Ended extends Error {
@@ -42,7 +44,13 @@ public class RunTools {
             PrintStream capture = new PrintStream(written, true, StandardCharsets.UTF_8);
             System.setOut(capture);
             System.setErr(capture);
+            String last = words[words.length - 1];
+            if (last.startsWith("<")) {
+                System.setIn(new FileInputStream(last.substring(1)));
+                words = Arrays.copyOf(words, words.length - 1);
+            }
             int code = run(words, capture);
+
             out.println("### " + code);
             out.println(written.toString(StandardCharsets.UTF_8));
         }

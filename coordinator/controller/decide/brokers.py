@@ -238,7 +238,8 @@ def unregister_broker(request: rpc.UnregisterBrokerRequest, context: Context) ->
     broker = context.image.brokers.get(request.broker_id)
     if broker is None:
         return _no_unregistration(
-            ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {request.broker_id} is not registered."
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+            f"Broker ID {request.broker_id} is not currently registered",
         )
     has_left = broker.fenced and broker.in_controlled_shutdown
     if not has_left and context.sessions.is_alive(

@@ -20,11 +20,13 @@ from coordinator.controller.config_defs import (
     DELETE,
     MAX_NAME_LENGTH,
     PROCESS_CONFIGS,
+    THROTTLES,
     TOPIC_CONFIGS,
     ConfigDef,
     ConfigType,
     check_combination,
     check_config,
+    has_default_synonym,
     split_list,
 )
 from coordinator.controller.decide.context import Context, Decision
@@ -229,7 +231,11 @@ def _entry(name: str, found: list[_Synonym], definition: ConfigDef, *, documente
         read_only=False,
         config_source=source,
         is_sensitive=False,
-        synonyms=tuple(synonym(name=n, value=v, source=s) for n, v, s in found),
+        synonyms=tuple(
+            synonym(name=n, value=v, source=s)
+            for n, v, s in found
+            if s is not Source.DEFAULT_CONFIG or has_default_synonym(definition)
+        ),
         config_type=definition.type,
         documentation=definition.about if documented else None,
     )
@@ -414,7 +420,9 @@ def _known_configs(resource: Resource, image: MetadataImage) -> dict[str, Config
 
 def _check_scope(name: str, resource: Resource) -> None:
     """Check that a setting may have a value for one broker only. Raises RefusedError."""
-    if resource != CLUSTER_DEFAULT and name in BROKER_CONFIGS and name not in PROCESS_CONFIGS:
+    if resource == CLUSTER_DEFAULT or name in PROCESS_CONFIGS or name in THROTTLES:
+        return
+    if name in BROKER_CONFIGS:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
             f"{name} is decided for the whole cluster, not by broker {resource.name}: change the "
@@ -430,7 +438,7 @@ def _new_value(
     if definition is None and known is BROKER_CONFIGS and is_broker_key(config.name):
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
-            f"Cannot update these configs dynamically: {config.name}. Change it in the broker's "
+            f"Cannot update these configs dynamically: [{config.name}]. Change it in the broker's "
             "properties file and restart the broker.",
         )
     if config.config_operation == Operation.DELETE:

@@ -86,8 +86,8 @@ def _grow(
     if not now < item.count <= most:
         raise RefusedError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{topic.name} has {now} partitions; it can have {now + 1} to {most}, "
-            f"not {item.count}.",
+            f"The topic {topic.name} currently has {now} partition(s); {item.count} would "
+            f"{'not be an increase' if item.count <= now else f'exceed {most}'}.",
         )
     added = range(now, item.count)
     if len(added) + records_so_far > limits.max_records_of_request:

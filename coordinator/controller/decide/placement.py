@@ -64,7 +64,10 @@ def check_replicas(replicas: Sequence[int], image: MetadataImage, what: str) -> 
         raise _invalid(f"{what}: {list(replicas)[:20]} names a broker twice.")
     for broker_id in replicas:
         if broker_id not in image.brokers:
-            raise _invalid(f"{what}: broker {broker_id} is not registered.")
+            raise _invalid(
+                f"The manual partition assignment includes broker {broker_id}, but no such broker "
+                "is registered."
+            )
     return tuple(replicas)
 
 

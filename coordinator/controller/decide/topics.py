@@ -59,7 +59,10 @@ def check_topic_name(name: str) -> None:
     if len(name) > MAX_TOPIC_NAME:
         raise _bad_name(f"{shown}... is longer than {MAX_TOPIC_NAME} characters.")
     if not _LEGAL_NAME.fullmatch(name):
-        raise _bad_name(f"{shown}: a name consists of letters, digits, '.', '_' and '-'.")
+        raise _bad_name(
+            f"Topic name is invalid: {shown} contains one or more characters other than ASCII "
+            "alphanumerics, '.', '_' and '-'"
+        )
 
 
 def _bad_name(message: str) -> RefusedError:

@@ -222,8 +222,8 @@ REFUSED: dict[str, Refused] = {
     "delete internal by id": Refused(delete(topic_id=DISKLESS_ID), C.INVALID_TOPIC_EXCEPTION),
     # growth
     "grow unknown": Refused(grow("nobody", 3), C.UNKNOWN_TOPIC_OR_PARTITION, "nobody"),
-    "grow to as many": Refused(grow("t", 2), C.INVALID_PARTITIONS, "t has 2"),
-    "shrink": Refused(grow("t", 1), C.INVALID_PARTITIONS, "t has 2"),
+    "grow to as many": Refused(grow("t", 2), C.INVALID_PARTITIONS, "2 would not be an increase"),
+    "shrink": Refused(grow("t", 1), C.INVALID_PARTITIONS, "currently has 2 partition(s)"),
     "grow too far": Refused(grow("t", 51), C.INVALID_PARTITIONS, "51"),
     "grow with too few assigned": Refused(
         grow("t", 4, (1, 2)), C.INVALID_REPLICA_ASSIGNMENT, "2 partitions"

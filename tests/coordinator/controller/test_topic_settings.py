@@ -16,6 +16,7 @@ from coordinator.controller.cluster_view import ImageView
 from coordinator.controller.config_defs import (
     BROKER_CONFIGS,
     PROCESS_CONFIGS,
+    THROTTLES,
     TOPIC_CONFIGS,
     check_combination,
     check_config,
@@ -122,7 +123,7 @@ def test_defaults_from_the_properties_file_survive_applied_records_and_a_checkpo
     assert topic_value(machine.image, "t", "retention.ms") == "3"
 
 
-@pytest.mark.parametrize("name", sorted(set(BROKER_CONFIGS) - set(PROCESS_CONFIGS)))
+@pytest.mark.parametrize("name", sorted(set(BROKER_CONFIGS) - {*PROCESS_CONFIGS, *THROTTLES}))
 def test_a_setting_of_the_whole_cluster_cannot_be_changed_for_one_broker(name: str) -> None:
     world = created({})
     value = BROKER_CONFIGS[name].default

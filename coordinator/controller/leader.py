@@ -174,7 +174,7 @@ class Controller:
     ) -> None:
         """Create a controller on the cluster log, which decides no requests before `lead`.
 
-        Args:  wall_ms: for times in records only; monotonic_ms: for sessions.
+        Args:  wall_ms: for times in records and responses; monotonic_ms: for sessions.
         """
         self.log = controlled
         self.machine = machine
@@ -182,6 +182,7 @@ class Controller:
         self.sessions = BrokerSessions(timeout_ms=config.session_timeout_ms)
         self.preferences = Preferences()
         self.fenced_brokers = 0  # by this node, since it started
+        self._wall_ms = wall_ms
         self._monotonic_ms = monotonic_ms
         self._new_id = new_id
         self._pending = PendingImage(machine)
@@ -297,7 +298,7 @@ class Controller:
         known = applied.brokers.get(broker_id)
         if self._active is None or known is None or known != self._pending.broker(broker_id):
             return None
-        return self._context(applied, applied.offset, now_ms=0)
+        return self._context(applied, applied.offset, self._wall_ms())
 
     def _begin(self, context: Context) -> Decision:
         """Abort an open transaction and bootstrap an empty log, as a leadership's first decision.

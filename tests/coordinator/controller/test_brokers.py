@@ -116,6 +116,17 @@ def test_a_controller_that_was_paused_fences_no_broker_when_it_resumes(world: Wo
     assert fenced(world) == {1: False}
 
 
+def test_each_heartbeat_response_has_the_controllers_wall_clock_with_or_without_a_record(
+    world: World,
+) -> None:
+    (epoch,) = world.register(1, unfence=False)
+    for writes_record in (True, False, False):
+        world.pass_ms(500)
+        end_offset = world.log.end_offset
+        assert world.beat(1, epoch).wall_clock_ms == world.wall_ms
+        assert (world.log.end_offset > end_offset) == writes_record
+
+
 class Link:
     """A connection on which a broker has sent its heartbeats."""
 

@@ -119,15 +119,21 @@ class GroupTraffic:
             raise self.failed
 
     def settle(self) -> None:
-        """Wait until every member has its share."""
-        wait_until(
-            lambda: (
-                len([one for one in self._assigned.values() if one]) == MEMBERS
-                or self.failed is not None
-            ),
-            "all are members",
-        )
+        """Wait until every member has its share.
+
+        The first member may still have all partitions when the second has been given some.
+        """
+        partitions = len(self._partitions())
+
+        def all_have_shares() -> bool:
+            shares = [share for share in self._assigned.values() if share]
+            return len(shares) == MEMBERS and sum(shares) == partitions
+
+        wait_until(lambda: all_have_shares() or self.failed is not None, "all are members")
         self._assigned_at_first = self.happened["assigned"]
+
+    def _partitions(self) -> set[int]:
+        return {partition for group, partition in self._history.commits if group == self._group}
 
     def has_had(self, ends: dict[int, int]) -> bool:
         """Whether the group has committed all before these offsets. Raises a member's error."""
@@ -210,8 +216,7 @@ class GroupTraffic:
         consumer = Consumer(
             CONSUMING | {"bootstrap.servers": self._bootstrap, "group.id": self._group}
         )
-        partitions = {at for group, at in self._history.commits if group == self._group}
-        places = [TopicPartition(self._topic, at) for at in partitions]
+        places = [TopicPartition(self._topic, at) for at in self._partitions()]
         try:
             while not self._stop.wait(WATCH_S):
                 invoked = time.monotonic_ns()

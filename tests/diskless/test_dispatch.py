@@ -14,6 +14,7 @@ from struct import pack
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from diskless.dispatch import MAX_CLIENT_KINDS, OTHERS, Dispatcher
 from diskless.produce.in_flight import InFlight
@@ -31,6 +32,7 @@ from tests.diskless.calling import Caller
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.produce_world import never_early
 from tests.diskless.virtual_time import run
+from tests.versions.shapes import at_version, bare
 
 NOT_SERVED = {
     4: "LeaderAndIsr",
@@ -380,3 +382,26 @@ def test_the_broker_announces_every_version_that_tested_clients_choose_on_kafka(
 def test_api_versions_does_not_announce_unsupported_requests() -> None:
     """ApiVersions lists none of the unsupported keys."""
     assert not set(announced()) & set(NOT_SERVED)
+
+
+def test_a_broker_answers_every_request_of_a_client_that_asks_for_no_api_versions() -> None:
+    """As some clients send requests: a new connection, and no ApiVersions first."""
+    timeouts = ("timeout_ms", "rebalance_timeout_ms", "session_timeout_ms", "max_wait_ms")
+
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world, running_broker(world) as broker:
+            port = broker.listeners["PLAIN"].port
+            served = broker.services.handlers("PLAIN")
+            assert {33, 35, 43, 45, 46, 47, 61, 66, 71, 74} <= served.keys()
+            for key, handler in served.items():
+                request = bare(API[key].request)
+                # Produce 0 to 2 are refused by their number, and have no message here.
+                lowest = max(handler.lowest, API[key].request.schema().versions.first)
+                short = {name: 1 for name in timeouts if hasattr(request, name)}
+                for version in {lowest, handler.highest}:
+                    asked = at_version(structs.replace(request, **short), version)
+                    if isinstance(asked, ProduceRequest):
+                        asked = structs.replace(asked, acks=1)  # 0 is not answered
+                    assert await ask_at(port, asked, API[key].response, version), f"{asked}"
+
+    asyncio.run(story())

@@ -167,12 +167,12 @@ def _number(value: float | None) -> str:
 
 def _text(row: _Backlog) -> str:
     return (
-        f"Topic: {row.topic}\tPartition: {row.partition}\tRuns: {_number(row.runs)}"
-        f"\tMergedRuns: {_number(row.merged_runs)}\tStoredBytes: {_number(row.stored_bytes)}"
-        f"\tGetsPerMiB: {_number(row.gets_per_mib)}"
-        f"\tMergedGetsPerMiB: {_number(row.merged_gets_per_mib)}"
-        f"\tDirtyRatio: {_number(row.dirty_ratio)}\tCleanedUntil: {row.cleaned_until}"
-        f"\tLastStableOffset: {row.last_stable_offset}"
+        f"Topic: {row.topic}  Partition: {row.partition}  Runs: {_number(row.runs)}"
+        f"  MergedRuns: {_number(row.merged_runs)}  StoredBytes: {_number(row.stored_bytes)}"
+        f"  GetsPerMiB: {_number(row.gets_per_mib)}"
+        f"  MergedGetsPerMiB: {_number(row.merged_gets_per_mib)}"
+        f"  DirtyRatio: {_number(row.dirty_ratio)}  CleanedUntil: {row.cleaned_until}"
+        f"  LastStableOffset: {row.last_stable_offset}"
     )
 
 

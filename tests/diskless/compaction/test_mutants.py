@@ -1,0 +1,95 @@
+"""Each rule of compaction, broken on purpose: a test must find it. docs/design/compaction.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from diskless.compaction import rewriter, service
+from records import cleaning
+from records.rpc.rewriting import HORIZONS_SET
+from tests.diskless.compaction import test_rewriter, test_service
+from tests.records import test_cleaning
+
+
+def without_the_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewritten range ends wherever its last survivor does."""
+
+    def end(content, builder, _last) -> None:
+        content.runs += builder.take()
+
+    monkeypatch.setattr(rewriter, "_end", end)
+
+
+def with_control_batches_in_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control records of different producers count as equal keys."""
+    monkeypatch.setattr(cleaning, "is_compacted", lambda _batch: True)
+
+
+def past_damaged_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound stays behind a damaged run, whose keys are not in the map."""
+    mapped = rewriter.Rewriter._map_keys
+
+    async def map_keys(self, task, report):
+        offsets = await mapped(self, task, report)
+        report.bound = task.bound
+        return offsets
+
+    monkeypatch.setattr(rewriter.Rewriter, "_map_keys", map_keys)
+
+
+def from_the_start_of_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A map of the dirty part alone decides by offset about the clean part, too."""
+
+    def choose(self, block):
+        self._newest = self._offsets.drain_offsets() if self._newest is None else self._newest
+        return cleaning.newest_by_offset(block, self._newest)
+
+    monkeypatch.setattr(rewriter._Survivors, "choose", choose)
+
+
+def without_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range that sets delete horizons does not say so."""
+    assert HORIZONS_SET
+    monkeypatch.setattr(rewriter, "HORIZONS_SET", 0)
+
+
+def whatever_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compaction goes on although its topic is not compacted any more."""
+    monkeypatch.setattr(service.Rewriting, "_is_compacted", lambda _self, _source: True)
+
+
+def merge_survivors() -> None:
+    test_rewriter.test_compaction_keeps_the_newest_record_of_each_key_and_the_end_offset(300)
+
+
+MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = [
+    (without_the_last_batch, merge_survivors),
+    (
+        with_control_batches_in_the_map,
+        test_cleaning.test_cleaning_keeps_control_batches_and_ignores_the_keys_of_control_records,
+    ),
+    (
+        past_damaged_runs,
+        test_rewriter.test_a_compaction_round_ends_before_a_damaged_run_and_reports_the_damage,
+    ),
+    (
+        from_the_start_of_every_round,
+        test_rewriter.test_a_compaction_round_with_a_full_key_map_ends_early_and_the_next_round_continues,
+    ),
+    (without_flags, merge_survivors),
+    (
+        whatever_the_policy,
+        test_service.test_a_policy_that_flips_ends_the_compaction_before_its_next_replacement,
+    ),
+]
+
+
+@pytest.mark.parametrize(("mutant", "finds"), MUTANTS, ids=lambda each: each.__name__)
+def test_a_broken_rule_of_compaction_is_found_by_its_test(
+    monkeypatch: pytest.MonkeyPatch, mutant: Callable, finds: Callable
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        finds()

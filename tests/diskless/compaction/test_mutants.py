@@ -60,12 +60,15 @@ def whatever_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service.Rewriting, "_is_compacted", lambda _self, _source: True)
 
 
-def merge_survivors() -> None:
+def compact_random_partitions() -> None:
     test_rewriter.test_compaction_keeps_the_newest_record_of_each_key_and_the_end_offset(300)
 
 
 MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = [
-    (without_the_last_batch, merge_survivors),
+    (
+        without_the_last_batch,
+        test_rewriter.test_compaction_keeps_the_last_batch_of_a_range_empty_if_it_loses_all_records,
+    ),
     (
         with_control_batches_in_the_map,
         test_cleaning.test_cleaning_keeps_control_batches_and_ignores_the_keys_of_control_records,
@@ -78,7 +81,7 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
         from_the_start_of_every_round,
         test_rewriter.test_a_compaction_round_with_a_full_key_map_ends_early_and_the_next_round_continues,
     ),
-    (without_flags, merge_survivors),
+    (without_flags, compact_random_partitions),
     (
         whatever_the_policy,
         test_service.test_a_policy_that_flips_ends_the_compaction_before_its_next_replacement,

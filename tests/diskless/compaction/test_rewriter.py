@@ -334,3 +334,19 @@ def test_the_rewriter_copies_a_small_kept_batch_so_that_the_memory_of_its_run_is
     (kept,) = rewriting._kept([Cleaned([batch], False, False)], run)
     assert kept.view.obj is not batch.view.obj
     assert kept.view == batch.view
+
+
+def test_compaction_keeps_the_last_batch_of_a_range_empty_if_it_loses_all_records() -> None:
+    """Consumers that read to the end wait for that offset; records without a key go."""
+
+    async def on_loop() -> None:
+        world = World()
+        world.append({P0: [(b"k", b"1")]})
+        world.append({P0: [(None, b"old"), (None, b"older")]})
+        await world.compact(P0)
+        assert await world.read(P0) == ([(0, 5, b"k", b"1")], 3)
+        world.append({P0: [(b"k", b"2")]})
+        await world.compact(P0, first_dirty=3)
+        assert await world.read(P0) == ([(3, 5, b"k", b"2")], 4)
+
+    run_on_loop(on_loop)

@@ -96,7 +96,7 @@ class Watcher(Protocol):
         """Handle the end of this node's leadership of `epoch`, when proposals may be lost."""
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Handle a log that now begins at this snapshot, which must be loaded first."""
+        """Handle a log that now begins at this snapshot; load it before applying records."""
 
 
 class Degradation(NamedTuple):
@@ -150,7 +150,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """Return a leader's newest known high watermark, and when this watermark was last valid.
+        """Return the leader's newest known high watermark, with the time when it was valid.
 
         Whoever has applied all of it lags behind by the time since then at most: so an idle log
         does not age, and one that is cut off from its leader does.
@@ -158,7 +158,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def voter_clocks(self) -> VoterClocks:
-        """Return how many ms the other voters' wall clocks are ahead of this node's clock."""
+        """Return the ms by which each other voter's wall clock is ahead of this node's clock."""
 
     @property
     def in_doubt(self) -> bool:
@@ -174,7 +174,7 @@ class ReplicatedLog(Protocol):
         """Return the newest epochs, up to `MAX_EPOCHS`, of the records below `offset`."""
 
     def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
-        """Report that the log's epoch before `applied` differs from that of a state machine.
+        """Report a fork of log and state: the log has `log_epoch` for the state's last record.
 
         Args:  applied: where a state of committed records ends, and its last epoch.
                log_epoch: the epoch that the log has there.
@@ -392,4 +392,4 @@ class StateMachine(Protocol):
         """Return a frozen copy of the state as of `applied`, which later changes do not affect."""
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
-        """Set the count of changed records to the changes since the frozen, now durable state."""
+        """Subtract the changes in the new checkpoint from the count of changed records."""

@@ -196,7 +196,7 @@ def parse_header(
 
 
 def _contradiction(header: BatchHeader, max_size_bytes: int) -> str | None:
-    """Return why the fields of a batch header contradict each other, or None if they agree."""
+    """Return a description of the contradiction between a batch header's fields, or None."""
     length = header.batch_length
     if header.magic != MAGIC:
         return f"magic {header.magic}, only 2 is known"
@@ -362,7 +362,7 @@ _new_record: Final[Callable[..., Record]] = tuple.__new__  # half the time of Re
 
 
 def _read_bytes(body: memoryview, position: int, end: int) -> tuple[memoryview | None, int]:
-    """Read a byte string or null after its zigzag length; it may not extend past `end`."""
+    """Read a byte string or null with its length; raise ValueError if it ends after `end`."""
     length, position = decode_varint(body, position)
     if length < 0:
         if length == -1:

@@ -91,8 +91,9 @@ def seal_value_records(
     record_count: int,
     max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
 ) -> bytearray:
-    """Build a batch of records that are encoded as `build_value_batch` encodes them.
+    """Build a batch from encoded records, which have no keys and one common timestamp.
 
+    The records are encoded as `build_value_batch` encodes them.
     Raises:  BatchTooLargeError.
     """
     return _finish(
@@ -230,7 +231,7 @@ def _finish(
 
 
 def seal(batch: bytearray | memoryview) -> int:
-    """Compute the checksum of a complete batch, write it into the header, and return the batch."""
+    """Write the checksum of a complete batch into the batch's header, and return the batch."""
     crc: int = crc32c(memoryview(batch)[CRC_START:])
     _CRC.pack_into(batch, CRC_START - _CRC.size, crc)
     return crc

@@ -62,18 +62,18 @@ class Cleaned(NamedTuple):
 
 
 def is_compacted(batch: Batch) -> bool:
-    """Return whether compaction may remove records of this batch: not of a control batch."""
+    """Return whether compaction may remove records of a batch; False for a control batch."""
     return not batch.header.is_control
 
 
 def note_keys(block: RecordBlock, offsets: OffsetMap, salt: bytes) -> None:
-    """Put the newest offset of each key in a block of records into the map."""
+    """Record the newest offset of each key in a block of records in the offset map."""
     wanted = np.flatnonzero(_has_key(block))
     offsets.put(digest_block(block, wanted, salt), block.offsets[wanted])
 
 
 def newest_by_map(block: RecordBlock, offsets: OffsetMap, salt: bytes) -> Mask:
-    """Return a mask of the records that are as new as the newest offset of their key in the map."""
+    """Return a mask of the records that are not older than their key's newest offset in the map."""
     wanted = np.flatnonzero(_has_key(block))
     newest = np.zeros(len(block.offsets), np.bool_)
     newest[wanted] = block.offsets[wanted] >= offsets.newest(digest_block(block, wanted, salt))
@@ -81,7 +81,7 @@ def newest_by_map(block: RecordBlock, offsets: OffsetMap, salt: bytes) -> Mask:
 
 
 def newest_by_offset(block: RecordBlock, survivors: Numbers) -> Mask:
-    """Return a mask of the records at the given rising offsets, each the newest of a key."""
+    """Return a mask of a block's records whose offsets are in `survivors`, sorted offsets."""
     if not len(block.offsets) or not len(survivors):
         return np.zeros(len(block.offsets), np.bool_)
     places = np.searchsorted(survivors, block.offsets)
@@ -96,7 +96,7 @@ def _has_key(block: RecordBlock) -> Mask:
 
 
 def clean_block(block: RecordBlock, newest: Mask, rules: Round) -> Cleaned:
-    """Return the batches of a block that compaction keeps, rewritten where they lose records.
+    """Return a block's batches after compaction, rewritten if compaction removes records of them.
 
     The caller keeps the last batch of a rewritten range, as an `empty_batch`, if it is not there.
 
@@ -146,7 +146,7 @@ def _last_sequence(header: BatchHeader) -> int:
 
 
 def _count(mask: Mask, block: RecordBlock) -> Numbers:
-    """Return for each batch of a block how many of its records are in the mask."""
+    """Return for each batch of a block the number of its records that the mask selects."""
     return np.bincount(block.batch_indexes[mask], minlength=len(block.batches))
 
 

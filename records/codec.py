@@ -50,7 +50,7 @@ def encode_message(message: Message, version: int) -> bytes:
 def decode_message(
     cls: type[M], data: Buffer, version: int, start: int = 0, *, whole: bool = True
 ) -> M:
-    """Decode the message that `data` holds from `start` to its end.
+    """Decode a message that begins at `start` in `data` and, if `whole`, ends with `data`.
 
     Args:    whole: nothing may follow it. Clients' requests may have a few bytes too many, which
              Kafka's brokers never look at: librdkafka 2.16 asks so for the metadata of all topics.

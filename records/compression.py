@@ -215,7 +215,7 @@ _NO_ROOM: Final = "failed to write whole buffer"  # Rust's io::Write into a slic
 def _decompress_growing(
     codec: str, into: Callable[[Buffer, bytearray], int], data: Buffer, limit_bytes: int
 ) -> memoryview:
-    """Decompress into a buffer that doubles until the records fit or exceed the limit.
+    """Decompress `data` into a buffer that is doubled until the result fits or exceeds the limit.
 
     The formats need not declare their length and a hostile one lies, so the bytes themselves are
     asked: a buffer that is too small makes the codec stop at its end.

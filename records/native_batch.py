@@ -58,7 +58,7 @@ def load() -> None:
 
 
 def read_timestamp_range(header: BatchHeader, body: bytes) -> tuple[int, int] | None:
-    """Return the records' least and greatest timestamp, or None if this parser cannot verify them.
+    """Return the least and greatest timestamp of records, or None if the parser cannot verify them.
 
     None for anything else, for few, large or too many records, and before `load`.
 

@@ -41,7 +41,7 @@ def check_key(key: str) -> None:
 
 
 def spread(object_id: int) -> int:
-    """Return the number from 0 to 255 that begins an object's key, as two hex digits.
+    """Return the number from 0 to 255 whose two hex digits begin the key of an object.
 
     >>> spread(4711)
     206

@@ -82,7 +82,7 @@ class OffsetMap:
         return self._count + self._pending_count + len(self._collisions)
 
     def put(self, digests: Digests, offsets: Numbers) -> None:
-        """Set the newest offset of each key; offsets must rise from one call to the next."""
+        """Set the newest offset of each key; all offsets must be above those of earlier calls."""
         self._pending.append((digests, offsets))
         self._pending_count += len(offsets)
         if self._pending_count > max(MIN_PENDING, self._count // PENDING_SHARE):

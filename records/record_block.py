@@ -134,7 +134,7 @@ def _columns(
     ends: Numbers,
     batch_indexes: npt.NDArray[Any],
 ) -> RecordBlock:
-    """Read the fields of all records into columns.
+    """Read each field of all records of the batches into one array.
 
     Raises:  _MalformedError; ValueError for a varint that is too long.
     """

@@ -17,8 +17,9 @@ MAX_VARLONG_BYTES: Final = 10
 
 
 def encode_varint(value: int) -> bytes:
-    """Encode an int32 or int64 as a zigzag varint; both have the same bytes.
+    """Encode an int32 or int64 as a zigzag varint.
 
+    The bytes do not depend on the type.
     >>> encode_varint(-1).hex(), encode_varint(63).hex(), encode_varint(64).hex()
     ('01', '7e', '8001')
     """

@@ -87,7 +87,7 @@ class Framing:
 
     @property
     def preamble(self) -> Preamble | None:
-        """Return the content of a checkpoint's header batch, or None before it was read."""
+        """Return the content of a checkpoint's header batch, or None while that batch is unread."""
         return self._preamble
 
     def take(self, batch: Batch) -> None:

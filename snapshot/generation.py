@@ -127,7 +127,7 @@ class Generation:
         self._offload(self._create)
 
     def yield_to_commits(self) -> None:
-        """Encode less per turn for a while, because the log has new committed records."""
+        """Encode in shorter slices for a while, because the log has new committed records."""
         self._busy_until_ms = self._loop.now_ms() + self._pace.busy_ms
 
     def abandon(self, error: Exception) -> None:
@@ -189,7 +189,7 @@ class Generation:
             self._loop.call_later(delay_s, self._slice)
 
     def _may_slice(self) -> bool:
-        """Return whether to schedule more encoding: not while a full chunk waits for the disk."""
+        """Return whether to encode more; False while a full chunk waits for the disk."""
         waits = self._writing and self.encoder.ready_bytes >= self._pace.chunk_bytes
         return not (self._slice_due or self._complete or waits or self._over)
 

@@ -45,7 +45,7 @@ class Listener(Protocol):
     """The service that leads with the machine's state, or answers from it."""
 
     def applied(self, offset: Offset) -> None:
-        """Record that the state has all records below `offset`, with no checkpoint loading."""
+        """Handle the application of all records below `offset`, while no checkpoint is loading."""
 
     def lead(self, epoch: Epoch) -> None:
         """Handle the start of this node's leadership, once the state has all earlier records."""
@@ -139,7 +139,7 @@ class MachineHost(SnapshotScheduler):
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Apply some committed records at once, or all of them after the apply delay.
+        """Begin to apply newly committed records, at once or after the configured apply delay.
 
         During the delay the replica does what others wait for: a leader sends its answers, a
         follower begins its flush and sends its next Fetch. Records committed meanwhile are
@@ -157,12 +157,12 @@ class MachineHost(SnapshotScheduler):
             self._turn()
 
     def apply_now(self) -> None:
-        """End the apply delay at once, because a reader waits for the committed records."""
+        """Apply committed records without further delay, because a reader waits for them."""
         if self._delays_apply:
             self._loop.call_soon(self._end_apply_delay)
 
     def _end_apply_delay(self) -> None:
-        """Apply committed records now, unless `apply_now` has already ended this delay."""
+        """Apply committed records at the end of the apply delay, unless already applied."""
         if self._delays_apply:
             self._on_turn()
 
@@ -313,7 +313,7 @@ class MachineHost(SnapshotScheduler):
         return self.machine.applied.epoch if self._cursor == 0 else None
 
     def _agree(self, epoch: Epoch | None) -> bool:
-        """Return whether the log's `epoch` before the state's end equals the state's own epoch.
+        """Return whether state and log have the same epoch for the state's last applied record.
 
         Another epoch is a fork. If the log has no epoch there, since no batch ends there or the
         state cannot be compared any more, the state is reset and loaded from this log.
@@ -335,7 +335,7 @@ class MachineHost(SnapshotScheduler):
         return False
 
     def _contradicts(self, epoch: Epoch | None) -> bool:
-        """Return whether the log has another epoch at the state's end than the state.
+        """Report a fork and return True if the log's `epoch` of the last applied record is another.
 
         Why this is a fork: only committed records are applied, so the log has lost them. The host
         reports it and stops; the state stays as it is.

@@ -188,7 +188,7 @@ class KeyValueMachine:
         return self._frozen
 
     def thaw(self, frozen: _FrozenKeyValues) -> None:
-        """Allow later changes to move into the state once its frozen copy is no longer read."""
+        """Release a frozen copy, so that later changes can be merged into the state."""
         if self._frozen is frozen:
             self._frozen = None
 
@@ -197,7 +197,7 @@ class KeyValueMachine:
         return self._frozen is not None or self._merge(_MERGE_PER_SLICE)
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
-        """Restart the count of changed records at the state that a checkpoint now holds."""
+        """Subtract the changes in the new checkpoint from the count of changed records."""
         assert snapshot_id.offset <= self._applied.offset, f"{snapshot_id}: {self._applied}"
         assert record_count >= 0, f"{record_count} records"
         self._changed -= self._changed_when_frozen

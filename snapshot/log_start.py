@@ -146,7 +146,7 @@ def _lives(holder: Holder, now_ms: int, settings: LogStartSettings) -> bool:
 
 
 def _read_on(candidate: Candidate, readers: Sequence[Holder]) -> bool:
-    """Return whether a reader within its lag bound still needs records below the checkpoint's end.
+    """Return whether a reader with an allowed lag still needs records below a checkpoint's end.
 
     What starting here would take from it is at least what lies after here, so its lag is more than
     `log_bytes_after`; only when that alone exceeds its bound is the bound surely passed.

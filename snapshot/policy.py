@@ -78,7 +78,7 @@ class SnapshotPolicy:
 
     @property
     def stagger(self) -> float:
-        """Return a fraction from 0 to below 0.5 by node id, to spread nodes' checkpoints."""
+        """Return a fraction in [0, 0.5), derived from the node id, to spread checkpoints."""
         return self.node_id % _STAGGER_STEPS * _STAGGER_PER_STEP
 
     @property
@@ -92,7 +92,7 @@ class SnapshotPolicy:
         return int(self.settings.max_interval_ms * (1 - self.stagger))
 
     def should_take(self, now: Situation) -> Reason | None:
-        """Return the rule that requires a checkpoint now, or None if none does.
+        """Return the name of the rule that requires a checkpoint now, or None if no rule does.
 
         >>> policy = SnapshotPolicy(SnapshotSettings(max_bytes_between=100))
         >>> policy.should_take(Situation(100, 5, 0, 1, 2, 0))

@@ -131,7 +131,7 @@ def decode_batch(path: Path, batch: Batch) -> Iterator[tuple[Offset, MetadataRec
 
 
 def strangeness(batch: Batch, record: Record) -> str | None:
-    """Return why a record cannot be in any checkpoint, or None if it can.
+    """Return the reason why a record cannot be part of a checkpoint, or None if it can be.
 
     These are the records that upstream's reader stops at.
     """

@@ -175,7 +175,7 @@ class SnapshotStore:
         return PartDownload.begin(self.files, self.directory, snapshot_id)
 
     def added(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Add a checkpoint that was published durably in this directory to the list."""
+        """Add a durably published checkpoint to the store's list of checkpoints."""
         assert self.files.exists(self.path(snapshot_id)), f"{self.path(snapshot_id)} is not there"
         with self._lock:
             self._ids = tuple(sorted({*self._ids, snapshot_id}))

@@ -151,7 +151,7 @@ class Context:
     # -- peers ---------------------------------------------------------------------------------
 
     def fault(self, peer: NodeId | None, reason: str, delayed: type[Request] | None = None) -> None:
-        """Report that a peer violated the protocol, and delay requests of kind `delayed` to it.
+        """Report that a peer violated the protocol, and delay `delayed` requests to that peer.
 
         Args:  delayed: requests of this kind to it are repeated only after the longest back-off.
         """
@@ -160,7 +160,7 @@ class Context:
             self.requests.retry_later(peer, delayed, self.config.retry_backoff_max_ms)
 
     def on_other_cluster(self, peer: NodeId, kind: type[Request]) -> None:
-        """Report that a peer has another cluster id, and delay requests of this kind to it."""
+        """Report a peer with another cluster id, and delay requests of this kind to that peer."""
         self.fault(peer, f"is of another cluster: ours is {self.cluster_id}", kind)
 
     def check_addressee(self, cluster_id: str | None, voter: ReplicaKey | None) -> ErrorCode:

@@ -31,7 +31,7 @@ class Discovery:
     _epochs: EpochBudget = field(default_factory=EpochBudget)
 
     def learn(self, peer: NodeId, epoch: Epoch, leader_id: NodeId | None) -> None:
-        """Follow the epoch and leader that a peer's response names, if this node's are older."""
+        """Adopt a newer epoch, or an unknown leader of this epoch, from a peer's response."""
         context = self._context
         self._epochs.settle(peer)
         role = context.role

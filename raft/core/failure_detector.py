@@ -107,7 +107,7 @@ class FailureDetector:
         return EndQuorumEpochResponse(error=error, leader_id=leader_id, epoch=epoch)
 
     def turn_ms(self, candidates: tuple[ReplicaKey, ...]) -> int:
-        """Return the ms before this node campaigns: 0 for the first candidate, then doubling.
+        """Return the delay in ms before this node campaigns, by its place among the candidates.
 
         With three candidates behind the first and 1000 ms: 0, 125, 250, 500. A voter that is not
         named waits longest. A leader that restarted names none: then each waits at random.

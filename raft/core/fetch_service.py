@@ -78,7 +78,7 @@ class FetchService:
     def on_fetch(
         self, connection: int, correlation: int, request: messages.FetchRequest
     ) -> messages.Response | None:
-        """Answer a Fetch at once or later; only a response without records is returned directly.
+        """Handle a Fetch: return an error or divergence, or answer with records now or later.
 
         1. The Fetch is a sign of life, and may confirm a read round.
         2. If the logs part, answer where, or with the snapshot to begin from.
@@ -131,7 +131,7 @@ class FetchService:
         request: messages.FetchRequest,
         verdict: messages.EpochEnd | OffsetAndEpoch,
     ) -> None:
-        """Report, once, a replica whose known committed records this leader's log does not have.
+        """Report once that this leader's log lacks records that a replica knows to be committed.
 
         Where a divergence is answered, the logs agree no further than to the end that it names. A
         member in doubt asks at its floor: then any divergence lies below that. If our log begins
@@ -192,7 +192,7 @@ class FetchService:
         return observer
 
     def _forget_silent_observers(self, leader: LeaderState) -> None:
-        """Remove observers that stopped fetching, and at the limit the longest silent observer."""
+        """Remove observers that stopped fetching; if too many remain, remove the longest silent."""
         config, observers = self._context.config, leader.observers
         horizon_ms = self._context.timers.now_ms - config.observer_session_ms
         for key, observer in tuple(observers.items()):

@@ -87,7 +87,7 @@ class Fetcher:
     def on_response(
         self, peer: NodeId, sent: FetchRequest, sent_ms: int, response: FetchResponse
     ) -> None:
-        """Apply the leader's Fetch response; from another node's, learn only epoch and leader."""
+        """Apply a Fetch response of the leader; of another node, learn only epoch and leader."""
         context, requests = self._context, self._context.requests
         if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
             context.on_other_cluster(peer, FetchRequest)
@@ -170,7 +170,7 @@ class Fetcher:
             self._context.gate.emit(Append(batches[:count], log.generation))
 
     def _advance_high_watermark(self, offset: Offset | None) -> None:
-        """Raise the high watermark to the leader's, or to this log's end if that is lower."""
+        """Raise the high watermark to the leader's, but at most to the end of this log."""
         if offset is None:
             return
         log = self._context.log

@@ -58,7 +58,7 @@ class Gate:
         self.is_closed = True
 
     def request_write(self, election: ElectionState, outstanding: Container[int]) -> None:
-        """Request a write of a changed election state, or send held-back messages if it is durable.
+        """Request a write of a changed election state; if none is due, send held-back messages.
 
         Args:  outstanding: as in `on_durable`.
         """
@@ -71,7 +71,7 @@ class Gate:
             self._open(outstanding)
 
     def on_durable(self, sequence: int, outstanding: Container[int]) -> bool:
-        """Return whether the newest election state is durable, and if so, send held-back messages.
+        """Send held-back messages if the newest election state is durable; return whether it is.
 
         Args:  outstanding: ids of the requests still wanted; other held requests are dropped.
         """

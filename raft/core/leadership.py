@@ -35,7 +35,7 @@ class Leadership:
     # -- telling the voters --------------------------------------------------------------------
 
     def send_begin_epochs(self) -> None:
-        """Send BeginQuorumEpoch to each voter that is silent, once this leader's epoch is open."""
+        """Send BeginQuorumEpoch to each silent voter, once this leader's election is durable."""
         context, leader = self._context, self._context.leader
         if leader is None or not leader.is_open:
             return
@@ -58,7 +58,7 @@ class Leadership:
         return heard_ms is None or heard_ms + patience_ms <= self._context.timers.now_ms
 
     def on_begin_timer(self) -> None:
-        """Send BeginQuorumEpoch to voters that do not fetch, and set the timer to look again."""
+        """Send BeginQuorumEpoch to voters that do not fetch, and set the next check's timer."""
         context, timers = self._context, self._context.timers
         if context.leader is not None:
             patience_ms = context.config.fetch_timeout_ms // 2
@@ -108,7 +108,7 @@ class Leadership:
         return heard_ms[self._context.voters.majority - 2]
 
     def watermark(self) -> LeaderWatermark | None:
-        """Return a leader's newest known high watermark, and when this watermark was last valid."""
+        """Return the leader's newest known high watermark, with the time when it was valid."""
         leader, high_watermark = self._context.leader, self._context.log.high_watermark
         if leader is None or not leader.is_announced or high_watermark is None:
             return self._context.leader_watermark
@@ -130,7 +130,7 @@ class Leadership:
             self._resign("asked to resign")
 
     def on_shutdown(self) -> None:
-        """Resign if this node leads, and report when the node may shut down."""
+        """Resign if this node leads; report readiness to shut down if no voter has to be told."""
         context = self._context
         context.shutting_down = True
         if isinstance(context.role, Leader):

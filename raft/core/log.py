@@ -33,7 +33,7 @@ class EpochStart(NamedTuple):
 
 
 def epoch_before(epochs: Sequence[EpochStart], offset: Offset) -> Epoch | None:
-    """Return the epoch of the record before `offset`, or None if it precedes all of `epochs`.
+    """Return the epoch of the record before `offset`, or None if that record precedes `epochs`.
 
     >>> pairs = (EpochStart(Epoch(3), Offset(40)), EpochStart(Epoch(5), Offset(90)))
     >>> [epoch_before(pairs, Offset(n)) for n in (40, 41, 90, 91)]
@@ -158,7 +158,7 @@ class LogState:
         return min(self.floor, self.end_offset)
 
     def end_of_epoch(self, epoch: Epoch) -> EpochEnd:
-        """Return the largest epoch in the log that is at most `epoch`, and where that epoch ends.
+        """Return the largest epoch in the log that is at most `epoch`, and that epoch's end offset.
 
         If all epochs are larger, the log holds nothing that old: its start, and the epoch before.
         """
@@ -174,7 +174,7 @@ class LogState:
         return self._epochs[index - 1].epoch if index else self.start_epoch
 
     def epochs_below(self, offset: Offset) -> tuple[EpochStart, ...]:
-        """Return the epochs of the records below `offset`, even from before the log's start.
+        """Return the epochs of the records below `offset`, including removed records.
 
         The newest `MAX_EPOCHS`, with their true first offsets, as far as they are known.
         """
@@ -183,7 +183,7 @@ class LogState:
         return tuple(pair for pair in known if pair.start_offset < offset)[-MAX_EPOCHS:]
 
     def holds(self, snapshot_id: OffsetAndEpoch) -> bool:
-        """Return whether the log contains the snapshot's end offset after a record of its epoch.
+        """Return whether the log has the snapshot's end, after a record of the snapshot's epoch.
 
         If not, the snapshot is the newer of the two, or the log is of another history from
         somewhere before that offset on: either way the log is to begin anew at the snapshot's end.
@@ -194,7 +194,7 @@ class LogState:
     def judge_fetch(
         self, fetch_offset: Offset, last_fetched_epoch: Epoch
     ) -> EpochEnd | OffsetAndEpoch | None:
-        """Return None if a replica can fetch from `fetch_offset`, else where to cut, or a snapshot.
+        """Return None if a replica can fetch at `fetch_offset`, else the divergence or a snapshot.
 
         Returns: None if it can; where the logs part, if they do; the snapshot to fetch first, if
         the log no longer reaches back that far, or the replica is empty (it names no epoch) and
@@ -217,7 +217,7 @@ class LogState:
         return None
 
     def truncation_point(self, diverging: EpochEnd) -> Offset:
-        """Return where to truncate a log that diverges from the leader's log at `diverging`.
+        """Return the offset at which to truncate a log that differs from the leader's log.
 
         If this log has that epoch, at the shorter of the two ends. If not, at the end of the
         largest epoch below it that it has: the next Fetch will compare that one.

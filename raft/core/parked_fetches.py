@@ -76,7 +76,7 @@ class ParkedFetches:
         return response
 
     def answer_all(self, leader: LeaderState, *, known_below: Offset | None = None) -> None:
-        """Answer all waiting Fetches, or only those with a high watermark below `known_below`."""
+        """Answer waiting Fetches: all, or those with a high watermark below `known_below`."""
         for connection, fetch in tuple(leader.parked.items()):
             if known_below is None or fetch.high_watermark < known_below:
                 del leader.parked[connection]

@@ -63,7 +63,7 @@ class ReplicaProgress:
         return max((at_ms for at_ms in heard if at_ms is not None), default=None)
 
     def acknowledge(self, end_offset: Offset, leader_end_offset: Offset, now_ms: int) -> None:
-        """Record a Fetch from `end_offset`, and when the replica was last caught up."""
+        """Record a Fetch from `end_offset`, and the time when the replica was last caught up."""
         if end_offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
         elif self._leader_end_offset is not None and end_offset >= self._leader_end_offset:

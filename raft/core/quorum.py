@@ -163,7 +163,7 @@ class Quorum:
 
     @property
     def recovering_reason(self) -> str | None:
-        """Return a sentence on what a recovering voter waits for, or None if not recovering."""
+        """Return a sentence that names the condition for ending a recovery, or None."""
         return self._recovery.describe()
 
     @property
@@ -187,7 +187,7 @@ class Quorum:
         return self._fetch_service.followers
 
     def leader_watermark(self) -> LeaderWatermark | None:
-        """Return a leader's newest known high watermark, and when this watermark was last valid.
+        """Return the leader's newest known high watermark, with the time when it was valid.
 
         A leader's own holds since a majority last fetched: until then no other can have been
         elected. None if no leader has answered yet.
@@ -389,7 +389,7 @@ class Quorum:
     # -- the disk ------------------------------------------------------------------------------
 
     def _on_election_state_durable(self, sequence: int) -> None:
-        """Once the election state is durable, send held messages; continue election or recovery."""
+        """Send held-back messages after a durable write, and continue election or recovery."""
         if not self._gate.on_durable(sequence, self._requests.outstanding):
             return
         context, role = self._context, self._context.role

@@ -132,7 +132,7 @@ class BenchLog:
     def produce(
         self, connection: ServerConnection, header: RequestHeader, body: Frame
     ) -> Payload | Reply | None:
-        """Check a Produce request's batches, and propose them with those of other requests.
+        """Check a Produce request's batches, and propose them with other requests' batches.
 
         Raises:  RecordError if the request cannot be decoded; NetError for acks=0 that fails.
         """

@@ -28,7 +28,7 @@ class ClusterRecords:
     """Tables of features, topics and partitions, iterated in the same order on every replica."""
 
     def __init__(self) -> None:
-        """Create empty tables of the cluster log's records."""
+        """Create an empty collection of the cluster log's records."""
         self.features: dict[str, FeatureLevelRecord] = {}
         self.topics: dict[UUID, TopicRecord] = {}
         self.partitions: dict[UUID, dict[int, PartitionRecord]] = {}
@@ -37,12 +37,12 @@ class ClusterRecords:
 
     @property
     def count(self) -> int:
-        """Return the number of records that a checkpoint of these tables would hold."""
+        """Return the number of records that a checkpoint of this collection would hold."""
         partitions = sum(map(len, self.partitions.values()))
         return len(self.features) + len(self.topics) + partitions
 
     def replay(self, record: MetadataRecord) -> None:
-        """Update the tables with one committed record of the cluster log."""
+        """Apply one committed record of the cluster log to this collection of its records."""
         match record:
             case FeatureLevelRecord(name=name, feature_level=level):
                 self.changed += 1
@@ -68,7 +68,7 @@ class ClusterRecords:
                 self.complete = False
 
     def records(self) -> Iterator[MetadataRecord]:
-        """Iterate over the records that rebuild these tables, in an order valid for replay."""
+        """Iterate over the records that rebuild this collection, in an order valid for replay."""
         for name in sorted(self.features, key=lambda name: (name != FIRST_FEATURE, name)):
             yield self.features[name]
         for topic_id in sorted(self.topics):

@@ -227,7 +227,7 @@ class DiskWork:
         self._disk.submit(lambda: self._storage.mark_doubt(text), lambda _: None)
 
     def truncate(self, effect: Truncate) -> None:
-        """Truncate the log on the disk thread, marking the group as busy until the end."""
+        """Truncate the log on the disk thread, and keep `busy` set until the truncation ends."""
         self.busy = True
         self._generation = effect.generation
         log.info(
@@ -280,7 +280,7 @@ class DiskWork:
         self._disk.submit(lambda: self._storage.cut_prefix(start_offset), moved)
 
     def delete_obsolete(self, segments: list[Segment]) -> None:
-        """Delete these segments, and the unread checkpoints that end below the log's start."""
+        """Delete these segments, and checkpoints below the log's start that are not being read."""
         if self._deleting is not None or self._closed:
             self._undeleted += segments
             return

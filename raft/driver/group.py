@@ -199,7 +199,7 @@ class GroupDriver:
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """Return a leader's newest known high watermark, and when this watermark was last valid."""
+        """Return the leader's newest known high watermark, with the time when it was valid."""
         watermark = self.quorum.leader_watermark()
         if watermark is None or self.in_doubt:
             return None
@@ -217,7 +217,7 @@ class GroupDriver:
 
     @property
     def voter_clocks(self) -> VoterClocks:
-        """Return how many ms the other voters' wall clocks are ahead of this node's clock."""
+        """Return the ms by which each other voter's wall clock is ahead of this node's clock."""
         others = [node for node in self.quorum.voters.ids if node != self.node_id]
         return VoterClocks(
             len(self.quorum.voters.ids), self.voter_wall_clocks.differences_ms(others)
@@ -229,7 +229,7 @@ class GroupDriver:
         return self.doubt is not None or self.quorum.in_doubt
 
     def epoch_before(self, offset: Offset) -> Epoch | None:
-        """Return the epoch of the record before `offset`, or None if the log does not hold it."""
+        """Return the epoch of the record before `offset`, or None if the log lacks that record."""
         log_state = self.quorum.log
         if not log_state.start_offset <= offset <= log_state.end_offset:
             return None

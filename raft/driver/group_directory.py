@@ -146,13 +146,13 @@ class Directory:
         return _FrozenRecords([encode_record(record) for record in self._records.records()])
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Set the count of changed records to the changes since the checkpoint's frozen state."""
+        """Subtract the changes in the new checkpoint from the count of changed records."""
         self._unchanged = self._frozen_changed
 
     # --- applying -----------------------------------------------------------------------------
 
     def _decoded(self, batch: Batch) -> Iterator[MetadataRecord]:
-        """Yield a batch's decoded records; an undecodable record marks the tables as incomplete."""
+        """Yield a batch's decodable records; prevent checkpoints after an undecodable record."""
         for record in iter_records(batch):
             if record.value is None:
                 continue

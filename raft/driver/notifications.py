@@ -45,10 +45,10 @@ class ReadTicket(Protocol):
     def __hash__(self) -> int: ...
 
     def ready(self, offset: Offset) -> None:
-        """Allow a confirmed read once the state machine has applied all records below `offset`."""
+        """Handle a confirmed read, which may run once all records below `offset` are applied."""
 
     def refused(self, error: ErrorCode) -> None:
-        """End a read that this node cannot confirm, because it is not the leader."""
+        """Handle the refusal of a read that this node cannot confirm."""
 
 
 class BarrierTicket:

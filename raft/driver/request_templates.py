@@ -114,7 +114,7 @@ class RequestTemplates:
 
 
 def _match_records(frame: Frame, template: _Template) -> MatchedRequest | None:
-    """Return the request in a matching frame, or None unless its records are one valid batch."""
+    """Return the request in a matching frame, or None if its records are not one valid batch."""
     size_bytes, at = _length(frame, template)
     end = at + size_bytes
     if size_bytes <= HEADER_SIZE_BYTES or frame[end:] != template.tail or end > len(frame):

@@ -85,11 +85,11 @@ class HostedMachine(Protocol):
 
     @property
     def generations(self) -> Timings:
-        """Return a histogram of the durations of writing checkpoints since the start."""
+        """Return a histogram of the durations of writing checkpoints since the node's start."""
 
     @property
     def loads(self) -> Timings:
-        """Return a histogram of the durations of loading checkpoints since the start."""
+        """Return a histogram of the durations of loading checkpoints since the node's start."""
 
     @property
     def checkpoint_bytes(self) -> int:

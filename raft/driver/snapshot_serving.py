@@ -187,7 +187,7 @@ class SnapshotServer:
         asyncio.get_running_loop().call_soon(self._next, connection)
 
     def _next(self, connection: ServerConnection) -> None:
-        """Start to read chunks for a connection's next FetchSnapshot; retry if not writable."""
+        """Read chunks for a connection's next FetchSnapshot; retry later if it is not writable."""
         queries = self._waiting.get(connection)
         while queries and queries[0].closed:
             queries.popleft()

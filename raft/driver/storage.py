@@ -265,7 +265,10 @@ class Storage:
         assert end == end_offset, f"cut at {end}, asked for {end_offset}: inside a batch"
 
     def reset(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Reset the log to start where this checkpoint ends, while the group is busy."""
+        """Remove all batches of the log, which then starts at this checkpoint's end offset.
+
+        The group is busy meanwhile, so that nothing else uses the log.
+        """
         self._tail = deque()
         self._tail_bytes = 0
         self.log.reset_to(snapshot_id.offset)

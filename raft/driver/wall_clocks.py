@@ -46,7 +46,7 @@ class VoterWallClocks:
         self._noted[voter] = (self._monotonic(), voter_wall_ms - self._wall_ms())
 
     def differences_ms(self, voters: Iterable[NodeId]) -> tuple[int, ...]:
-        """Return how many ms the wall clocks of these voters are ahead of this node's clock.
+        """Return the ms by which each of these voters' wall clocks is ahead of this node's clock.
 
         Voters that did not fetch in the last minute are left out.
         """

@@ -409,7 +409,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- reading and pausing
 
     def _settle(self) -> None:
-        """Allocate an incomplete frame's memory or refuse it, once the whole frames are handled."""
+        """Allocate memory for an incomplete frame or refuse it, after handling complete frames."""
         if self.close_reason is not None:
             return
         reader, shared = self._reader, self._shared

@@ -133,7 +133,7 @@ class FrameReader:
         return self._split(data)
 
     def grant(self) -> None:
-        """Allocate a buffer for the frame of `wanted` bytes, so that it can be received."""
+        """Allocate a buffer for the incomplete frame that waits for memory."""
         assert self.wanted, "no frame is waiting"
         self._size, self.wanted = self.wanted, 0
         self._have = len(self._head) - 4

@@ -134,13 +134,13 @@ def request_header(kind: RequestKind, correlation_id: int, client_id: str | None
 
 
 def header_tail(client_id: str | None, *, flexible: bool) -> bytes:
-    """Encode the part of a request header after the correlation id, the same per connection."""
+    """Encode the end of a request header, which is the same for all requests of a connection."""
     name = b"\xff\xff" if client_id is None else _string(client_id)
     return name + b"\x00" if flexible else name
 
 
 def response_header(correlation_id: int, *, flexible: bool) -> bytes:
-    """Encode a response header: v1 if `flexible`, or v0 as ApiVersions always needs."""
+    """Encode a response header: v1 if `flexible`, or else v0, which ApiVersions always needs."""
     return _CORRELATION.pack(correlation_id) + (b"\x00" if flexible else b"")
 
 

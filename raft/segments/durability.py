@@ -144,7 +144,7 @@ class Durability:
         return max(self.state.floor, min(self.committed_end_offset, self.flushed_end_offset))
 
     def forget_floor(self) -> None:
-        """Record durably that no record is known to be committed. Raises OSError."""
+        """Set the recorded floor of committed records durably to 0. Raises OSError."""
         if self.state.floor:
             self._state_file.write(self.state._replace(floor=Offset(0)))
 

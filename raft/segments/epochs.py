@@ -96,7 +96,7 @@ class Epochs:
         self.truncate_to(0)
 
     def drop_before(self, start_offset: Offset) -> None:
-        """Remove entries before `start_offset`; the epoch of the record there then starts there."""
+        """Remove entries before `start_offset`; the oldest remaining epoch then begins there."""
         i = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
         if i and self._entries[i - 1].start_offset < start_offset:
             kept = EpochStart(self._entries[i - 1].epoch, start_offset)

@@ -169,7 +169,7 @@ class TimeIndex(_Entries):
         return TimeEntry(timestamp, self.base_offset + relative)
 
     def lookup(self, timestamp: int) -> int:
-        """Return an offset at or below the first record with `timestamp` or a newer one."""
+        """Return an offset at or below the first record whose timestamp is at least `timestamp`."""
         i = bisect_right(range(len(self)), timestamp - 1, key=lambda i: self.entry(i).timestamp)
         return self.entry(i - 1).offset if i else self.base_offset
 

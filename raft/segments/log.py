@@ -349,7 +349,7 @@ class Log:
         self._durability.committed_end_offset = offset
 
     def forget_floor(self) -> None:
-        """Record durably that no record is known to be committed, because the replica was lost.
+        """Set the recorded floor of committed records durably to 0, because the replica was lost.
 
         Raises:  WriteFailedError, DiskFullError.
         """
@@ -384,14 +384,14 @@ class Log:
         )
 
     def read_data(self, offset: int, *, max_bytes: int, end_offset: int) -> memoryview | None:
-        """Read batches without checks of their content, because replicas check what they fetch."""
+        """Read batches without checking their content, because replicas check fetched batches."""
         limit = self._read_limit(offset, end_offset)
         if offset >= limit:
             return None
         return self._segment_at(offset).read_data(offset, max_bytes=max_bytes, end_offset=limit)
 
     def _read_limit(self, offset: int, end_offset: int | None) -> Offset:
-        """Return where a read must end: at `end_offset`, or at the log end if the log end is lower.
+        """Return the offset at which a read must end: the lower of `end_offset` and log end.
 
         Raises OffsetOutOfRangeError.
         """

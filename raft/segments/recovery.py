@@ -242,7 +242,7 @@ class _Recovery:
     def _contradicts(
         self, epochs: Epochs, segments: list[Segment], log_start_offset: Offset
     ) -> str | None:
-        """Return why the epoch checkpoint contradicts the segments, or None if it does not."""
+        """Return the reason why the epoch checkpoint cannot fit the segments, or None if it can."""
         if not epochs.entries or epochs.entries[0].start_offset > max(
             log_start_offset, segments[0].base_offset
         ):

@@ -175,7 +175,7 @@ def _size_of(window: memoryview) -> int:
 
 
 def _explain(window: memoryview, tail: Tail) -> str:
-    """Return why `window` does not begin with the expected batch."""
+    """Return the reason why `window` does not begin with the expected batch."""
     try:
         header = read_batch(window).header
     except IncompleteBatchError as error:

@@ -127,7 +127,7 @@ class Segment:
     # --- growing -----------------------------------------------------------------------------
 
     def check(self, data: Buffer, *, max_batch_size_bytes: int) -> Advance:
-        """Return how far `data` continues this segment, without a change of the segment."""
+        """Check that `data` continues this segment; return its new tail and index entries."""
         found = Advance(self.tail)
         advance(
             found,

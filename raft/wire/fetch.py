@@ -203,7 +203,7 @@ def fetch_ref(message: rpc.FetchRequest, version: int) -> tuple[GroupRef, FetchF
 
 
 def archived_offset_of(message: rpc.FetchRequest) -> Offset | None:
-    """Return the end offset that an archive holds durably, or None if no archive fetches."""
+    """Return the offset up to which an archive has stored the log; None for another sender."""
     offset = message.topics[0].partitions[0].archived_offset
     return Offset(offset) if offset >= 0 else None
 

@@ -120,7 +120,7 @@ class _EncoderWriter:
 
     @contextmanager
     def _unless_null(self, wire_type: WireType, source: str, *, nullable: bool) -> Iterator[None]:
-        """Write a condition, so that a null value is encoded as null and skips the block."""
+        """Write an if-else that encodes a null and otherwise runs the lines of the `with` block."""
         if not nullable:
             yield
             return

@@ -76,7 +76,7 @@ LENGTHS: Final = tuple(bytes([size + 1]) for size in range(127))
 
 
 def long_length(size: int) -> bytes:
-    """Encode a compact length of any size."""
+    """Encode a compact length (length plus one, as an unsigned varint) of any size."""
     return uvarint(size + 1)
 
 

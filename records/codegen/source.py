@@ -61,7 +61,7 @@ class Source:
 
 
 def min_size(wire_type: WireType, version: int, *, flexible: bool, nullable: bool = False) -> int:
-    """Return the minimum encoded size in bytes of a value, which limits an array's count."""
+    """Return the minimum size in bytes of an encoded value, which limits an array's count."""
     match wire_type:
         case Fixed():
             return wire_type.size
@@ -83,7 +83,7 @@ def min_size(wire_type: WireType, version: int, *, flexible: bool, nullable: boo
 
 
 def holds_records(cls: type[Message]) -> bool:
-    """Return whether a message holds record batches, so that its buffer must not be copied."""
+    """Return whether messages of a class hold record batches, which must not be copied."""
 
     def holds(wire_type: WireType) -> bool:
         match wire_type:

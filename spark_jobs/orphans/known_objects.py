@@ -159,10 +159,14 @@ def _known(log: CoordinatorLog, commits: _Commits, coordinator: int, offset: int
     """Build the sorted sets of object ids by state from the log and its commits."""
     stored_ids, stored_sizes, _, _, _, marked_at_ms = log.object_columns()
     removed = np.unique(np.array(log.removed, np.int64))
-    ids, first = np.unique(np.concatenate((stored_ids, commits.ids)), return_index=True)
+    rewritten = np.array(sorted(log.rewritten_objects), np.int64)
+    filled = [log.rewritten_objects[object_id].size_bytes for object_id in rewritten.tolist()]
+    all_ids = np.concatenate((stored_ids, commits.ids, rewritten))
+    ids, first = np.unique(all_ids, return_index=True)
     stays = ~is_in(removed, ids)
     ids = ids[stays]
-    sizes = np.concatenate((stored_sizes, commits.sizes))[first][stays]
+    all_sizes = np.concatenate((stored_sizes, commits.sizes, np.array(filled, np.int64)))
+    sizes = all_sizes[first][stays]
     marked = np.unique(np.concatenate((stored_ids[marked_at_ms >= 0], log.marked)))
     marked = marked[~is_in(removed, marked)]
     lives = ~is_in(marked, ids)

@@ -211,7 +211,7 @@ def _reduce_runs(how: Any, column: AnyNumbers, first: Numbers) -> AnyNumbers:
 def _checkpoint_runs(checkpoint: CoordinatorLog) -> tuple[_PartitionRuns, Rows]:
     """Return a checkpoint's runs of batches as columns, and their number by partition."""
     ids, sizes, _, committed, _, _ = checkpoint.object_columns()
-    _, (_, last, objects, _, byte_sizes, times, _, _) = checkpoint.run_columns()
+    _, (_, last, objects, _, byte_sizes, times, *_) = checkpoint.run_columns()
     at = np.searchsorted(ids, objects)
     if len(times):
         times = np.where(times < 0, committed[at], times)

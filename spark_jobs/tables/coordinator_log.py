@@ -27,7 +27,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +46,9 @@ from records.diskless import (
     OrphansFoundRecord,
     ProducersExpiredRecord,
     ProducersState,
+    RewriteLeaseGrantedRecord,
+    RewriteLeaseState,
+    RunsReplacedRecord,
     RunsState,
 )
 from records.frame import METADATA_RECORDS, decode_record, read_frame
@@ -55,7 +58,7 @@ from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import LogsError
 from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
 from spark_jobs.tables.partitions import Partitions
-from spark_jobs.tables.runs import RUN_COLUMNS
+from spark_jobs.tables.runs import APPENDED, RUN_COLUMNS
 from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
 
 Numbers = npt.NDArray[np.int64]
@@ -73,12 +76,17 @@ def _keys(*records: Any) -> frozenset[int]:
 
 
 CHANGE_KEYS: Final = PARTITION_KEYS | _keys(
-    ProducersExpiredRecord, ObjectsMarkedRecord, ObjectsRemovedRecord, OrphansFoundRecord
+    ProducersExpiredRecord,
+    ObjectsMarkedRecord,
+    ObjectsRemovedRecord,
+    OrphansFoundRecord,
+    RunsReplacedRecord,
 )
 """Record types that say what was created, trimmed, marked, removed and forgotten."""
 OBJECT_KEYS: Final = _keys(
     CoordinatorState, LeaseState, ObjectsState, LeaseGrantedRecord, LeaseClosedRecord,
     LeasesForgottenRecord, ObjectsMarkedRecord, OrphansFoundRecord, ObjectsRemovedRecord,
+    RewriteLeaseState, RewriteLeaseGrantedRecord, RunsReplacedRecord,
 )  # fmt: skip
 """Record types that say what became of object ids."""
 RUNS_KEYS: Final = _keys(RunsState, ObjectsState)
@@ -154,6 +162,22 @@ class Lease:
     last_committed: int
     skipped: _Ranges = field(default_factory=list)  # below last_committed, never committed
     orphans: _Ranges | None = None  # once it is closed: the ids that were never committed
+    opened: set[int] | None = None  # of a rewriter's lease: its objects, in any order
+
+
+@dataclass(slots=True)
+class RewrittenObject:
+    """An object that rewriters filled, as the log's records of it say."""
+
+    size_bytes: int
+    broker_id: int
+    committed_at_ms: int
+    object_format: int
+    topic_ids: set[str] = field(default_factory=set)
+
+
+_Place = tuple[str, int]
+"""Topic id as text, and partition."""
 
 
 @dataclass(slots=True)
@@ -170,11 +194,16 @@ class CoordinatorLog:
     """Ids of objects that were removed, in the order of the log."""
     found: dict[int, int] = field(default_factory=dict)
     """Orphans that a listing showed and that were not removed since: when they were marked."""
+    replaced: dict[_Place, _Ranges] = field(default_factory=dict)
+    """Ranges whose runs were replaced, sorted and disjoint; ends are exclusive."""
+    rewritten: dict[_Place, list[tuple[int, ...]]] = field(default_factory=dict)
+    """Runs that replaced others, and were not replaced since, as `RUN_COLUMNS`."""
+    rewritten_objects: dict[int, RewrittenObject] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
     next_object_id: int = 0
     # Of a checkpoint:
     runs: list[tuple[int, Numbers]] = field(default_factory=list)
-    """Log id, and runs by rows as `RUN_COLUMNS`; appended_at_ms is -1: it is the object's."""
+    """Log id, and runs by rows as `RUN_COLUMNS`; an appended_at_ms of -1 is the object's."""
     objects: list[CheckpointObjects] = field(default_factory=list)
     producers: list[ProducersState] = field(default_factory=list)
 
@@ -221,6 +250,15 @@ class CoordinatorLog:
                 self._lease_state(record)
             case LeaseGrantedRecord():
                 self._lease_granted(record)
+            case RewriteLeaseState():
+                orphans = _pairs(record.orphans) if record.closed_at_ms >= 0 else None
+                opened = {one for first, end in _pairs(record.opened) for one in range(first, end)}
+                first, end = record.first_object_id, record.end_object_id
+                self.leases[record.lease_id] = Lease(first, end, first - 1, [], orphans, opened)
+            case RewriteLeaseGrantedRecord():
+                self._lease_granted(record, opened=set())
+            case RunsReplacedRecord():
+                self._runs_replaced(record)
             case LeaseClosedRecord():
                 self._close_lease(record.lease_id, record.end_object_id)
             case LeasesForgottenRecord():
@@ -271,8 +309,10 @@ class CoordinatorLog:
         rows[2:6] = (
             record.object_ids, record.byte_offsets, record.byte_sizes, record.max_timestamps,
         )  # fmt: skip
-        rows[6] = -1
+        rows[6] = record.append_times or -1
         rows[7] = record.timestamp_types
+        rows[8] = record.record_counts or rows[1] - rows[0] + 1
+        rows[9] = record.object_formats or APPENDED
         self.runs.append((record.log_id, rows))
 
     def _objects_state(self, record: ObjectsState) -> None:
@@ -286,6 +326,34 @@ class CoordinatorLog:
             )
         )
 
+    def _runs_replaced(self, record: RunsReplacedRecord) -> None:
+        lease = self.leases.get(record.lease_id)
+        if lease is not None and lease.opened is not None:
+            lease.opened.add(record.object_id)
+        filled = self.rewritten_objects.setdefault(
+            record.object_id,
+            RewrittenObject(
+                record.size_bytes, record.broker_id, record.replaced_at_ms, record.object_format
+            ),
+        )
+        new = zip(
+            record.last_offsets, record.byte_offsets, record.byte_sizes, record.max_timestamps,
+            record.append_times, record.timestamp_types, record.record_counts, strict=True,
+        )  # fmt: skip
+        for topic_index, partition, first, end, run_count in zip(
+            record.topic_indexes, record.partitions, record.first_offsets, record.end_offsets,
+            record.run_counts, strict=True,
+        ):  # fmt: skip
+            place = encode_uuid(record.topic_ids[topic_index]), partition
+            filled.topic_ids.add(place[0])
+            kept = [row for row in self.rewritten.get(place, ()) if not first <= row[0] < end]
+            base = first
+            for last, *columns in islice(new, run_count):
+                kept.append((base, last, record.object_id, *columns, record.object_format))
+                base = last + 1
+            self.rewritten[place] = kept
+            self.replaced[place] = _joined([*self.replaced.get(place, ()), (first, end)])
+
     def _lease_state(self, record: LeaseState) -> None:
         self.leases[record.lease_id] = Lease(
             record.first_object_id,
@@ -295,19 +363,39 @@ class CoordinatorLog:
             _pairs(record.orphans) if record.closed_at_ms >= 0 else None,
         )
 
-    def _lease_granted(self, record: LeaseGrantedRecord) -> None:
+    def _lease_granted(
+        self,
+        record: LeaseGrantedRecord | RewriteLeaseGrantedRecord,
+        opened: set[int] | None = None,
+    ) -> None:
         first, end = record.first_object_id, record.first_object_id + record.object_count
         self.next_object_id = max(self.next_object_id, end)
         for lease_id in record.closed_lease_ids:
             self._close_lease(lease_id, None)
-        self.leases[record.lease_id] = Lease(first, end, first - 1)
+        self.leases[record.lease_id] = Lease(first, end, first - 1, opened=opened)
 
     def _close_lease(self, lease_id: int, end: int | None) -> None:
         lease = self.leases.get(lease_id)
         if lease is None:
             raise LogsError(f"lease {lease_id} is closed, but was never granted")
+        if lease.opened is not None:
+            ends = sorted(lease.opened | {lease.first - 1, lease.end})
+            gaps = ((before + 1, after) for before, after in pairwise(ends))
+            lease.orphans = [(first, stop) for first, stop in gaps if first < stop]
+            return
         unused = (lease.last_committed + 1, lease.end if end is None else end)
         lease.orphans = [*lease.skipped, *([unused] if unused[0] < unused[1] else [])]
+
+
+def _joined(ranges: _Ranges) -> _Ranges:
+    """Return ranges sorted, those that touch or overlap as one."""
+    joined: _Ranges = []
+    for first, end in sorted(ranges):
+        if joined and first <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((first, end))
+    return joined
 
 
 def _pairs(flat: Iterable[int]) -> _Ranges:

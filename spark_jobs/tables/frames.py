@@ -150,7 +150,9 @@ def _map_pieces(
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                state = state_of_piece(pickle.loads(pickled[number]), pickle.loads(known))
+                state = state_of_piece(
+                    pickle.loads(pickled[number]), pickle.loads(known), is_first=number == 0
+                )
                 yield from table(number, state).to_batches()
 
     return spark.range(0, len(spans), 1, max(1, len(spans))).mapInArrow(tables, schema)

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from records.compression import Buffer
+from records.uuids import decode_uuid
 from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Log, LogsError, Span
@@ -36,11 +37,13 @@ from spark_jobs.tables.commits import CommitColumns
 from spark_jobs.tables.coordinator_log import CHANGE_KEYS, STATE_KEYS, CoordinatorLog, fold
 from spark_jobs.tables.producers import PRODUCERS_SCHEMA
 from spark_jobs.tables.runs import (
+    RUN_COLUMNS,
     RUNS_SCHEMA,
     Mask,
     Numbers,
     batches,
     is_accepted,
+    is_covered,
     join_runs,
     numbers_of,
     run_table,
@@ -167,15 +170,18 @@ def state_of(spans: Iterable[Span], offset: int, *, until_ms: int | None = None)
     return _Tables(log, commits).state(offset)
 
 
-def state_of_piece(span: Span, changes: CoordinatorLog) -> LogState:
+def state_of_piece(span: Span, changes: CoordinatorLog, *, is_first: bool) -> LogState:
     """Compute the part of the whole log's state that lies in one span.
 
     Its runs and objects are those of the whole log that stand in this span. High watermarks and
     producers are as this span alone knows them; orphans that a listing showed are left out.
 
     Args:    changes: all changes of the whole log; not modified.
+             is_first: this piece has the runs and objects that rewriters wrote, too.
     """
     log = replace(changes, found={}, runs=[], objects=[], producers=[])
+    if not is_first:
+        log.rewritten, log.rewritten_objects = {}, {}
     commits = CommitColumns()
     _add(span, log, commits, STATE_KEYS)
     return _Tables(log, commits).state(span.end_offset)
@@ -227,6 +233,7 @@ class _Tables:
         self._add_objects(commits, accepted)
         there = accepted & (numbers >= 0)
         partition, runs = join_runs(*self._all_runs(commits, numbers, there, number))
+        partition, runs = self._replace(partition, runs, number)
         watermarks = np.array([log.high_watermark for log in logs], np.int64)
         np.maximum.at(watermarks, partition, runs[1] + 1)
         log_starts = np.array([log.log_start for log in logs], np.int64)
@@ -244,6 +251,26 @@ class _Tables:
             ),
         )
 
+    def _replace(
+        self, partition: Numbers, runs: Numbers, number: dict[tuple[str, int], int]
+    ) -> tuple[Numbers, Numbers]:
+        """Put the runs of rewriters in the place of those that they replaced."""
+        ranges = {number[place]: pairs for place, pairs in self._log.replaced.items()
+                  if place in number}  # fmt: skip
+        if not ranges:
+            return partition, runs
+        kept = ~is_covered(partition, runs[0], ranges)
+        new = [
+            (number[place], *row)
+            for place, rows in self._log.rewritten.items() if place in number
+            for row in rows
+        ]  # fmt: skip
+        added = np.array(new, np.int64).reshape(len(new), len(RUN_COLUMNS) + 1).T
+        partition = np.concatenate((partition[kept], added[0]))
+        runs = np.concatenate((runs[:, kept], added[1:]), axis=1)
+        order = np.lexsort((runs[0], partition))
+        return partition[order], runs[:, order]
+
     def _add_objects(self, commits: pa.RecordBatch, accepted: Mask) -> None:
         """Add all committed objects and all orphans, and drop the removed objects."""
         ids = commits.column("object_id").to_numpy()
@@ -254,6 +281,16 @@ class _Tables:
         objects = ids[first].tolist()
         topics = [of_topics.get(object_id, ()) for object_id in objects]
         self._objects.update(zip(objects, zip(*columns, topics, strict=True), strict=True))
+        for object_id, filled in self._log.rewritten_objects.items():
+            size, broker, at_ms, kind, topics_before = self._objects.get(
+                object_id,
+                (filled.size_bytes, filled.broker_id, filled.committed_at_ms,
+                 filled.object_format, ()),
+            )  # fmt: skip
+            of_topics_now = sorted(
+                {*topics_before, *filled.topic_ids}, key=lambda name: decode_uuid(name).bytes
+            )
+            self._objects[object_id] = size, broker, at_ms, kind, tuple(of_topics_now)
         for object_id in self._log.removed:
             self._objects.pop(object_id, None)
         for object_id, marked_at_ms in self._log.found.items():
@@ -283,12 +320,13 @@ class _Tables:
         return {log_id: number.get(place, -1) for log_id, place in self._partitions.places.items()}
 
     def _with_times(self, rows: Numbers) -> Numbers:
-        """Set the append times of a checkpoint's runs to the commit times of their objects.
+        """Set missing append times of a checkpoint's runs to the commit times of their objects.
 
         A removed object has only dead runs left, which any time suits.
         """
         objects = (self._objects.get(object_id, _ORPHAN) for object_id in rows[2].tolist())
-        rows[6] = [stored[2] for stored in objects]
+        committed = np.array([stored[2] for stored in objects], np.int64)
+        rows[6] = np.where(rows[6] < 0, committed, rows[6])
         return rows
 
     def _producer_table(

@@ -4,8 +4,10 @@ Batches that lie back to back in one object are one run. An object is one commit
 one record of the log: so a record has all batches of its runs, and a log can be split anywhere
 between records.
 
-Source: docs/design/batch-coordinator.md#runs; `coordinator.batch.runs` does the same batch by
-batch.
+A run that a rewriter has written is a run by itself: its bytes are final, and it is joined to none.
+
+Source: docs/design/batch-coordinator.md#runs, docs/design/compaction.md#runs;
+`coordinator.batch.runs` does the same batch by batch.
 """
 
 from __future__ import annotations
@@ -22,9 +24,12 @@ from records.uuids import decode_uuid
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+APPENDED: Final = 1
+"""Format of a run that brokers stamp with offsets; others have final bytes."""
+
 RUN_COLUMNS: Final = (
     "base_offset", "last_offset", "object_id", "byte_offset", "byte_size", "max_timestamp",
-    "appended_at_ms", "timestamp_type",
+    "appended_at_ms", "timestamp_type", "record_count", "object_format",
 )  # fmt: skip
 
 RUNS_SCHEMA: Final = pa.schema(
@@ -67,8 +72,9 @@ def batches(commits: pa.RecordBatch) -> Numbers:
         "object_id", "byte_offset", "byte_size", "max_timestamp", "committed_at_ms",
         "timestamp_type",
     )  # fmt: skip
-    last = base + column(commits, "record_count") - 1
-    return np.stack((base, last, *(column(commits, name) for name in names)))
+    count = column(commits, "record_count")
+    columns = (column(commits, name) for name in names)
+    return np.stack((base, base + count - 1, *columns, count, np.full_like(base, APPENDED)))
 
 
 def topics_of_objects(objects: Numbers, topics: pa.Array) -> dict[int, tuple[str, ...]]:
@@ -102,6 +108,8 @@ def join_runs(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
         & (new[2] == old[2])
         & (new[3] == old[3] + old[4])
         & (new[7] == old[7])
+        & (new[9] == old[9])
+        & (new[9] == APPENDED)
     )
     first = np.flatnonzero(np.concatenate(([True], ~touches)))
     last = np.append(first[1:], len(partition)) - 1
@@ -109,7 +117,25 @@ def join_runs(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
     whole[1] = rows[1, last]
     whole[4] = np.add.reduceat(rows[4], first)
     whole[5] = np.maximum.reduceat(rows[5], first)
+    whole[8] = np.add.reduceat(rows[8], first)
     return partition[first], whole
+
+
+def is_covered(
+    partition: Numbers, base_offsets: Numbers, ranges: dict[int, list[tuple[int, int]]]
+) -> Mask:
+    """Return a mask of the runs that lie in a range which was replaced since.
+
+    Args:    partition: the number of each run's partition, rising.
+             ranges: sorted and disjoint, (first, end) with an exclusive end, by partition number.
+    """
+    covered = np.zeros(len(partition), np.bool_)
+    for number, pairs in ranges.items():
+        mine = slice(*np.searchsorted(partition, (number, number + 1)))
+        firsts, ends = np.array(pairs, np.int64).reshape(-1, 2).T
+        at = np.searchsorted(firsts, base_offsets[mine], side="right") - 1
+        covered[mine] = (at >= 0) & (base_offsets[mine] < ends[np.maximum(at, 0)])
+    return covered
 
 
 def run_table(places: Sequence[tuple[str, int]], partition: Numbers, rows: Numbers) -> pa.Table:

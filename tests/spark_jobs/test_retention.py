@@ -61,7 +61,13 @@ def settings_of(state: LogState, **values: Any) -> dict[str, TopicSettings]:
 
 
 class Swept(Lives):
-    """Random histories, each followed by plans of every planner."""
+    """Random histories, each followed by plans of every planner.
+
+    Planners do not know replaced runs yet: the coordinator judges what they plan.
+    """
+
+    def replace_several(self) -> None:  # type: ignore[override]
+        """Rewrite nothing."""
 
     def look(self, directory: Path) -> None:
         end = self.oracle.applied_offset

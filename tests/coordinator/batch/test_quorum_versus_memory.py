@@ -31,6 +31,7 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
+from coordinator.batch.runs import REWRITTEN, Run, digest_runs
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.sqlite import deferred_deletes, machine
 from coordinator.errors import CoordinatorError
@@ -57,6 +58,12 @@ from records.rpc.objects import (
     IsSafeToDeleteFileRequest,
     ReleaseObjectLeaseRequest,
 )
+from records.rpc.rewriting import (
+    NewRun,
+    ReplaceRunsRequest,
+    ReplaceRunsResponse,
+    RewriteLeaseRequest,
+)
 from records.types import Offset
 from tests.coordinator.batch.quorum_world import QuorumWorld, Restart
 from tests.coordinator.batch.subjects import KEYS
@@ -67,6 +74,7 @@ pytestmark = pytest.mark.slow
 
 TOPICS: Final = tuple(UUID(int=number) for number in range(1, 4))
 PARTITIONS: Final = 3
+PLAN: Final = UUID(int=5)
 BROKERS: Final = 2
 SIZE_BYTES: Final = 100
 SETTINGS: Final = CoordinatorSettings(
@@ -95,6 +103,25 @@ batch_plans = st.tuples(
 plans = st.lists(batch_plans, min_size=1, max_size=6)
 
 
+rewrite_plans = st.tuples(
+    st.integers(0, 8),  # partition
+    st.sampled_from([0, 0, 0, 1, 2]),  # run that it begins with
+    st.integers(1, 4),  # old runs
+    st.integers(1, 2),  # new runs
+    st.sampled_from([None, 0, 3]),  # runs from its end to the bound; None: merged
+    st.sampled_from([0, 0, 1, 2]),  # flags
+    st.sampled_from([0, 0, -1]),  # object, against the next one
+    st.booleans(),  # closes the object
+)
+
+
+def told_ranges(
+    answer: ReplaceRunsResponse,
+) -> list[ReplaceRunsResponse.Topic.Partition]:
+    """The ranges of an answer."""
+    return [one for topic in answer.topics for one in topic.partitions]
+
+
 class QuorumVersusMemory(RuleBasedStateMachine):
     """See the module."""
 
@@ -112,6 +139,8 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         self.acknowledged: dict[tuple[UUID, int, int], tuple[int, int]] = {}  # object, records
         self.deleted_objects: set[int] = set()
         self.ends: dict[tuple[UUID, int], tuple[int, int]] = {}
+        self.rewriting: list[tuple[int, int, int]] = []  # lease, next object id, end
+        self.replaced: list[ReplaceRunsRequest] = []
 
         async def begin() -> QuorumWorld:
             return QuorumWorld(self.directory, SETTINGS)
@@ -412,6 +441,113 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         seen["objects deleted"] += len(keys)
         self.both(DeleteFilesRequest(coordinator_partition=0, object_keys=keys))
 
+    # -- what rewriters do ---------------------------------------------------------------------
+
+    @rule(
+        count=st.integers(1, 3),
+        renews=st.booleans(),
+        releases=st.sampled_from([False] * 3 + [True]),
+    )
+    def lease_for_rewriting(self, count: int, renews: bool, releases: bool) -> None:
+        """Finalize the level of rewriting, and grant, renew or end a rewriter's lease."""
+        self.world.view.raise_level(3)
+        known = self.rewriting[-1][0] if self.rewriting and (renews or releases) else -1
+        request = RewriteLeaseRequest(
+            coordinator_partition=0,
+            lease_id=known,
+            releases=releases and known >= 0,
+            plan_id=PLAN,
+            object_count=count,
+        )
+        answer = self.both(request)
+        if known < 0 and not answer.error_code:
+            first = answer.first_object_id
+            self.rewriting.append((answer.lease_id, first, first + count))
+
+    @rule(work=st.lists(rewrite_plans, min_size=1, max_size=4), again=st.integers(0, 2))
+    def replace_several(self, work: list[Any], again: int) -> None:
+        """Rewrite live runs of some partitions, and repeat the last of the requests."""
+        for plan in work:
+            self.replace_runs(*plan)
+        for request in self.replaced[len(self.replaced) - again :]:
+            for told in told_ranges(self.both(request)):
+                seen["replacements repeated"] += not told.error_code
+
+    def replace_runs(
+        self,
+        which: int,
+        begin: int,
+        count: int,
+        parts: int,
+        bound: int | None,
+        flags: int,
+        object_off: int,
+        closes: bool,
+    ) -> None:
+        """Rewrite a few live runs of a partition into the next object, or into the last one."""
+        if not self.rewriting:
+            self.lease_for_rewriting(3, renews=False, releases=False)
+        state, topics = self.model.state, ()
+        filled = [
+            (topic_id, partition, state.runs[log_id])
+            for topic_id, topic in sorted(state.topics.items())
+            for partition, log_id in enumerate(topic.log_ids)
+            if state.runs.get(log_id)
+        ]
+        if filled:
+            topic_id, partition, runs = filled[which % len(filled)]
+            begin = min(begin, len(runs) - 1)
+            old = runs[begin : begin + count]
+            end = old[-1].last_offset + 1
+            removes = bound is not None and any(run.record_count for run in old)
+            parts = parts if end - old[0].base_offset > 1 else 1
+            row = self.rewritten_row(partition, old, parts, int(removes))
+            if bound is not None:
+                limit = runs[min(len(runs) - 1, begin + len(old) - 1 + bound)].last_offset + 1
+                row = replace(row, bound=limit, flags=flags)
+            topics = (ReplaceRunsRequest.Topic(topic_id=topic_id, partitions=(row,)),)
+        lease_id, object_id, stop = self.rewriting[-1]
+        object_id = max(0, object_id + object_off)
+        self.rewriting[-1] = lease_id, object_id + 1, stop
+        if object_id + 1 >= stop:
+            self.rewriting.pop()
+        request = ReplaceRunsRequest(
+            coordinator_partition=0,
+            lease_id=lease_id,
+            plan_id=PLAN,
+            object_id=object_id,
+            object_format=2,
+            object_size=SIZE_BYTES,
+            closes_object=closes,
+            topics=topics,
+        )
+        self.replaced.append(request)
+        for told in told_ranges(self.both(request)):
+            seen["ranges refused" if told.error_code else "ranges replaced"] += 1
+            seen["rounds begun"] += told.cleaned_until > 0 and told.bound >= 0
+
+    def rewritten_row(
+        self, partition: int, old: list[Run], parts: int, removed: int
+    ) -> ReplaceRunsRequest.Topic.Partition:
+        first, end = old[0].base_offset, old[-1].last_offset + 1
+        left, base, runs = sum(run.record_count for run in old) - removed, first, []
+        for part in range(parts):
+            last = end - 1 if part == parts - 1 else first + (end - first) // 2 - 1
+            count = min(left, last - base + 1)
+            times = max(run.max_timestamp for run in old), max(run.appended_at_ms for run in old)
+            runs.append(NewRun(last, count, 10 * part, 10, *times, 0))
+            left, base = left - count, last + 1
+        return ReplaceRunsRequest.Topic.Partition(
+            partition_index=partition,
+            first_offset=first,
+            end_offset=end,
+            old_run_count=len(old),
+            old_runs_digest=digest_runs(
+                (run.object_id, run.byte_offset, run.byte_size) for run in old
+            ),
+            runs=tuple(runs),
+        )
+
     # -- time ----------------------------------------------------------------------------------
 
     @rule(ms=st.sampled_from([10, 1_000, 11_000, 40_000, 130_000]))
@@ -583,6 +719,8 @@ class QuorumVersusMemory(RuleBasedStateMachine):
             run = next(
                 iter(self.oracle.runs_from(log_id, max(offset, self.ends[topic_id, partition][0])))
             )
+            if run.object_format == REWRITTEN:
+                object_id = run.object_id
             assert run.object_id == object_id, f"{topic_id}-{partition} at {offset}: {run}"
             assert object_id not in self.deleted_objects, f"object {object_id} is deleted"
 
@@ -600,6 +738,10 @@ def test_the_coordinator_on_a_raft_quorum_decides_like_the_coordinator_in_memory
         "leases refused",
         "let go",
         "objects deleted",
+        "ranges refused",
+        "ranges replaced",
+        "replacements repeated",
+        "rounds begun",
         "runs cut",
         "states with dead runs left",
         "strangers",

@@ -172,7 +172,10 @@ class Broker:
         yield from self.health.faults()
 
     def _unready_reason(self) -> str | None:
-        """Return the reason to avoid this broker, or None if none exists or may be reported."""
+        """Return the reason why clients should avoid this broker, or None without a reason.
+
+        Also None while the finalized features do not allow a heartbeat to carry a reason.
+        """
         if not may_write_preference(self._cluster.image):
             return None
         reason = self.health.unready_reason()

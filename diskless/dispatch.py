@@ -53,7 +53,7 @@ class Dispatcher:
         large: Container[int] = (),
         features: Mapping[str, tuple[int, int]] = SUPPORTED,
     ) -> None:
-        """Create a dispatcher that announces these handlers and routes requests to them.
+        """Create a dispatcher that announces the APIs of `handlers` and routes requests to them.
 
         Args:  large: api keys whose handlers bound what they decode; requests of all others are
                    refused above 1 MiB.

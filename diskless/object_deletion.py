@@ -128,7 +128,10 @@ class Cleaner:
             pause_s = self._interval_s if went_well else min(longest_s, 2 * pause_s)
 
     async def clean(self) -> bool:
-        """Delete the objects listed by this broker's coordinators; return False after a failure."""
+        """Delete the unreferenced objects of each batch coordinator assigned to this broker.
+
+        Returns:  False after a failure.
+        """
         image = self._cluster.image
         ours = [
             coordinator
@@ -141,7 +144,7 @@ class Cleaner:
         return all(results)
 
     async def _clean(self, coordinator: int) -> bool:
-        """Delete the objects that one batch coordinator lists, until the list has no new object."""
+        """Delete the objects that a batch coordinator lists, until each was tried once."""
         leader = self._cluster.leader(coordinator)
         tried: set[str] = set()  # keys that failed in this pass
         try:
@@ -167,7 +170,7 @@ class Cleaner:
     def _keys_to_delete(
         self, coordinator: int, answer: rpc.GetFilesToDeleteResponse, tried: set[str]
     ) -> list[str]:
-        """Return at most `BULK` listed keys to delete, without foreign and already failed keys."""
+        """Return up to `BULK` listed keys to delete, except foreign keys and keys tried before."""
         own = ObjectKeys(
             prefix=self._key_prefix,
             cluster_id=self._cluster.cluster_id,

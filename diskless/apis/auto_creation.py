@@ -49,7 +49,7 @@ CreateTopics = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
 
 
 def check_name(name: str) -> ErrorCode:
-    """Return the error code for a missing topic: its name is invalid, or the topic unknown."""
+    """Return INVALID_TOPIC_EXCEPTION for an invalid name, else UNKNOWN_TOPIC_OR_PARTITION."""
     try:
         check_topic_name(name)
     except RefusedError:

@@ -171,7 +171,7 @@ class Offsets:
         return exact
 
     async def _exact(self, wanted: OffsetQuery, listed: ListedOffset) -> ListedOffset:
-        """Find the queried record in a run of batches; if deleted meanwhile, list offsets again."""
+        """Find the record of a query; list offsets again if the record was deleted meanwhile."""
         last: ListedOffset = ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
         for _ in range(ATTEMPTS):
             if listed.error or listed.offset < 0:
@@ -194,7 +194,7 @@ class Offsets:
         return last
 
     async def _look_up(self, wanted: OffsetQuery, listed: ListedOffset) -> ListedOffset:
-        """Read runs of batches from the listed offset on to find the queried record."""
+        """Search runs of batches, from the listed offset on, for the record of a query."""
         best: TimestampedOffset | None = None
         for _ in range(RUNS_OF_ATTEMPT):
             run = await self._run(wanted.place, listed.offset)

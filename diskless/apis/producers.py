@@ -70,7 +70,10 @@ class ProducerIds:
                 return None  # refused: an immediate retry would be refused again
 
     def _take(self) -> int | None:
-        """Return the current block's next id, or None; fetch another block when ids run low."""
+        """Return the next producer id of the current block, or None if the block is used up.
+
+        Requests another block when few ids are left.
+        """
         if not self._current:
             self._current, self._next = self._next, range(0)
             self._size = len(self._current)

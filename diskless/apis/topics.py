@@ -123,7 +123,7 @@ class Topics:
     # --- the controller -------------------------------------------------------------------------
 
     async def _ask(self, request: Request, response: type[R], deadline: float) -> R:
-        """Forward a request to the controller; at the deadline, time out each topic."""
+        """Forward a request to the controller; at the deadline, answer a timeout for each topic."""
         left_s = deadline - _now()
         forwarded = msgspec.structs.replace(
             request,  # type: ignore[type-var]
@@ -174,7 +174,10 @@ class Topics:
         return topic.is_internal or await self._in_replicas(topic)  # the quorum's have no batches
 
     async def _in_replicas(self, topic: TopicImage) -> bool:
-        """Return whether the coordinators' local replicas have the topic's last partitions."""
+        """Return whether this broker's coordinator replicas have all partitions of the topic.
+
+        Compares only the highest partition of each coordinator.
+        """
         last: dict[int, int] = {}
         indexes = topic.partitions if topic.coordinators else (len(topic.partitions) - 1,)
         for index in indexes:

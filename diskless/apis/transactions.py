@@ -91,7 +91,10 @@ async def describe_producers(
 
 
 def _too_many(request: rpc.DescribeProducersRequest) -> rpc.DescribeProducersResponse:
-    """Build the refusal of a request with too many partitions: an error for its first one."""
+    """Build the response that refuses a DescribeProducers request for too many partitions.
+
+    The response has the error for the first partition only.
+    """
     named = next((topic for topic in request.topics if topic.partition_indexes), request.topics[0])
     index = next(iter(named.partition_indexes), -1)
     refusal = _error(index, ErrorCode.POLICY_VIOLATION, None)

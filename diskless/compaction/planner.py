@@ -112,7 +112,9 @@ def plan_merges(
     object_bytes: int,
     now_ms: int,
 ) -> list[Merge]:
-    """Plan merges that save enough runs, the most profitable first; no two share a run.
+    """Plan merges of runs of batches that save enough runs, the most profitable merge first.
+
+    Each run is in at most one merge.
 
     Args:    object_id: of an object's key.
              sparse: keys of objects whose runs are to be rewritten.
@@ -151,7 +153,7 @@ def _kind(
     overdue: Collection[str],
     now_ms: int,
 ) -> int:
-    """Return the reason why a run of batches should be rewritten, or `_LEFT` without a reason."""
+    """Return the reason to rewrite a run of batches, or `_LEFT` if the run stays as it is."""
     if run.object_key in overdue:
         return _SPARSE
     newest = run.max_timestamp if run.max_timestamp >= 0 else run.append_time
@@ -168,7 +170,7 @@ def _kind(
 
 
 def _stretches(kinds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield kind, first index and end index of adjacent runs to be rewritten for one reason."""
+    """Yield the kind, first index and end index of adjacent equal kinds, except `_LEFT`."""
     first = 0
     for end in range(1, len(kinds) + 1):
         if end == len(kinds) or kinds[end] != kinds[first]:
@@ -178,7 +180,7 @@ def _stretches(kinds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def _is_enough(runs: Sequence[Run]) -> bool:
-    """Return whether small runs have the bytes of a full run, or enough runs to be merged."""
+    """Return whether two or more runs reach FEWEST_SAVED in number or MAX_RUN_BYTES in bytes."""
     if len(runs) < 2:
         return False
     return len(runs) >= FEWEST_SAVED or sum(run.size_bytes for run in runs) >= MAX_RUN_BYTES
@@ -194,7 +196,7 @@ def _slices(partition: PartitionRuns, runs: Sequence[Run]) -> Iterator[Source]:
 def _merge_appended(
     chosen: Sequence[_Chosen], object_id: Callable[[str], int], object_bytes: int, now_ms: int
 ) -> list[Merge]:
-    """Divide object ids into intervals, each with runs that fill an object; return their merges.
+    """Plan one merge for each interval of object ids whose small runs fill an object.
 
     The last interval need not be full, if its oldest run has waited for long.
     """
@@ -232,7 +234,7 @@ def _merge_appended(
 
 
 def _pack(sources: Sequence[Source], object_bytes: int) -> Iterator[list[Source]]:
-    """Group sources so that each group fills an object, with neighbouring partitions together."""
+    """Group the runs of neighbouring partitions so that each group fills an object."""
     group: list[Source] = []
     filled = 0
     for source in sorted(sources, key=lambda source: (source.topic_id.bytes, source.partition)):
@@ -260,7 +262,7 @@ def _merge(sources: Sequence[Source]) -> Merge:
 def plan_compaction(
     partition: PartitionRuns, cleaning: Cleaning, settings: CompactionSettings, *, now_ms: int
 ) -> Compaction | None:
-    """Plan the compaction round that a partition could begin or resume; None without dirty runs."""
+    """Plan the compaction to begin or resume in a partition; return None without dirty runs."""
     runs = _cleanable(partition.runs, cleaning, settings, now_ms)
     if not runs:
         return None
@@ -292,7 +294,11 @@ def plan_compaction(
 def _cleanable(
     runs: Sequence[Run], cleaning: Cleaning, settings: CompactionSettings, now_ms: int
 ) -> list[Run]:
-    """Return the runs below the last stable offset that come before the first too young run."""
+    """Return the first runs of a partition that are old enough and stable enough to compact.
+
+    A run at or above the last stable offset, or a dirty run with records younger than
+    min.compaction.lag.ms, ends the result.
+    """
     found = []
     for run in runs:
         if run.last_offset >= cleaning.last_stable_offset:

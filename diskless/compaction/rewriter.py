@@ -166,7 +166,7 @@ class Rewriter:
         next_id: Callable[[], Awaitable[int]],
         replace: Callable[[RewrittenObject], Awaitable[bool]],
     ) -> None:
-        """Create a rewriter of runs of batches into new objects, without any task.
+        """Create a rewriter that copies the batches of runs into new objects.
 
         Args:    next_id: gives a leased object id that was never used.
                  replace: called once an object is uploaded; returns whether its task goes on.
@@ -273,9 +273,9 @@ class Rewriter:
         return kept_bytes >= self._settings.object_bytes or len(content.old_runs) >= MAX_OLD_RUNS
 
     async def _map_keys(self, task: CompactionTask, report: Report) -> OffsetMap:
-        """Map each key between the first dirty offset and the round's bound to its newest offset.
+        """Map each key of the dirty runs to the newest offset of a record with that key.
 
-        Lowers the bound to where the map is full or a run is damaged.
+        Lowers `report.bound` to the first run that is damaged or for which the map is full.
         """
         offsets = OffsetMap()
         most = max(1, self._settings.map_bytes // ENTRY_BYTES)
@@ -318,7 +318,10 @@ class Rewriter:
     # --- objects --------------------------------------------------------------------------------
 
     async def _write(self, contents: Sequence[_Content], report: Report) -> bool:
-        """Upload an object and have its runs replaced; return whether the task shall continue."""
+        """Upload an object, and replace the older runs by the object's runs in the metadata.
+
+        Returns:  False if the coordinator refused, so that the task is abandoned.
+        """
         object_id = await self._next_id()
         parts, size_bytes = build_object(
             [
@@ -386,7 +389,7 @@ class _Survivors:
 
 
 def _final_batches(run: Run, data: memoryview) -> list[Batch]:
-    """Return a run's verified batches with their final offsets, stamping them if necessary."""
+    """Verify a run's batches, and return the batches with their final offsets and times."""
     end_offset = run.last_offset + 1
     if run.is_final:
         return read_final_run(
@@ -402,7 +405,7 @@ def _final_batches(run: Run, data: memoryview) -> list[Batch]:
 
 
 def _windows(runs: Sequence[Run]) -> Iterator[list[Run]]:
-    """Yield consecutive runs in lists of at most `WINDOW_BYTES` bytes, or of one large run."""
+    """Divide runs into lists of at most `WINDOW_BYTES` bytes, or of one larger run."""
     window: list[Run] = []
     size_bytes = 0
     for run in runs:
@@ -416,7 +419,7 @@ def _windows(runs: Sequence[Run]) -> Iterator[list[Run]]:
 
 
 def _blocks(batches: Sequence[Batch]) -> Iterator[RecordBlock]:
-    """Yield the records of batches in blocks that are bounded in size or hold one batch.
+    """Yield records in blocks of one batch, or of several batches within the size limits.
 
     Raises:  CorruptBatchError, CompressionError.
     """
@@ -434,7 +437,10 @@ def _blocks(batches: Sequence[Batch]) -> Iterator[RecordBlock]:
 
 
 def _kept(cleaned: Sequence[Cleaned], run: Run) -> Iterator[Batch]:
-    """Yield the kept batches of a run, copied if they are a small part of the run's memory."""
+    """Yield the batches that compaction leaves of a run.
+
+    Copies batches that are less than half of the run's bytes, to free the run's memory.
+    """
     batches = [batch for part in cleaned for batch in part.batches]
     copies = 2 * sum(len(batch.view) for batch in batches) < run.size_bytes
     for batch in batches:
@@ -442,7 +448,7 @@ def _kept(cleaned: Sequence[Cleaned], run: Run) -> Iterator[Batch]:
 
 
 def _end(content: _Content, builder: RunBuilder, last: Batch) -> None:
-    """End a range's runs at its last batch's last offset, kept as an empty batch if necessary.
+    """Finish the new runs of a range of offsets, with an empty batch if the last was removed.
 
     Consumers that read to the end of a partition wait for that offset.
     """

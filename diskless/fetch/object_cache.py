@@ -71,7 +71,7 @@ class _CachedRange:
             part.complete(data[part.offset - self.offset : part.end - self.offset])
 
     def fail(self, error: BaseException) -> None:
-        """Raise an error to the readers of this range and of the ranges merged into it."""
+        """Raise an error in the readers of this range and of the ranges merged into it."""
         self.data.set_exception(error)
         self.data.exception()  # retrieved: a range without readers must not log an error
         for part in self.parts:
@@ -159,7 +159,7 @@ class ObjectCache:
         return cached
 
     def _start_gets(self) -> None:
-        """Start a GET for each range requested in this turn; neighbouring ranges share a GET."""
+        """Start GETs for the ranges requested in this event loop turn, joining adjacent ranges."""
         requested, self._requested = self._requested, {}
         for key, ranges in requested.items():
             for group in self._neighbours(ranges):

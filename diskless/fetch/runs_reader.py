@@ -227,7 +227,7 @@ def verify(run: Run, data: memoryview) -> _Layout:
 
 
 def _end_offset(run: Run, header: BatchHeader, count: int) -> int:
-    """Return the end offset of a run's next batch, relative to the run's base offset.
+    """Return the end offset of the batch with this header, relative to the run's base offset.
 
     Args:    count: the end offset of the batch before it.
     Raises:  CorruptBatchError if a batch in final form begins before that.

@@ -200,7 +200,7 @@ class FetchService:
         return None if replica is None else replica.ends(asked.topic_id, asked.partition)
 
     def leave(self) -> None:
-        """Redirect all clients to other brokers, waiting clients too, before the broker stops."""
+        """Redirect all clients, with or without a waiting Fetch, because the broker is stopping."""
         self._leaving = True
         self._news.notify()
 
@@ -308,7 +308,7 @@ class FetchService:
         return [found.partitions[0] for found in answer.responses]
 
     async def _resolve_doubts(self, answers: list[_PartitionResult]) -> list[_PartitionResult]:
-        """Replace results whose offset may be out of range by the coordinator's decision."""
+        """Replace each out-of-range result of a replica by the batch coordinator's decision."""
         doubts: dict[int, list[tuple[int, _RequestedPartition]]] = {}
         for index, answer in enumerate(answers):
             if answer.asked is not None and (answer.is_below or answer.is_above):
@@ -325,7 +325,7 @@ class FetchService:
     async def _behind_the_barrier(
         self, coordinator: int, asked: Sequence[_RequestedPartition]
     ) -> list[_PartitionResult]:
-        """Ask the up-to-date coordinator whether these offsets are out of range."""
+        """Ask a coordinator's leader, behind its read barrier, whether offsets are out of range."""
         self.counters.barriers += len(asked)
         topic = rpc.ListDisklessOffsetsRequest.Topic
         request = rpc.ListDisklessOffsetsRequest(
@@ -434,7 +434,7 @@ class FetchService:
 def _check_range(
     asked: _RequestedPartition, first: _ListedOffset, last: _ListedOffset
 ) -> _PartitionResult:
-    """Return whether a fetch offset is in the coordinator's range of offsets, as a fetch result."""
+    """Compare a fetch offset with the coordinator's range of offsets; return a fetch result."""
     if first.error_code or last.error_code:
         return _PartitionResult(ErrorCode.OFFSET_NOT_AVAILABLE)
     if first.offset <= asked.offset <= last.offset:  # the replica lags: it will catch up
@@ -443,7 +443,7 @@ def _check_range(
 
 
 def _answer_of(asked: _RequestedPartition, found: _FoundBatches | None) -> _PartitionResult:
-    """Translate a replica's fetch result; mark an offset out of its range for another check."""
+    """Translate a replica's fetch result; an offset out of range is marked for another check."""
     if found is None:
         return _PartitionResult(
             ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -172,14 +172,14 @@ class BufferClosing:
         self.change(settings)
 
     def change(self, settings: ClosingSettings) -> None:
-        """Use these settings for closing buffers from now on, and begin with full budgets."""
+        """Change the settings for closing buffers, and refill the budgets of all rate limits."""
         self._quiet_s = 0.0 if self._stopped else settings.quiet_ms / 1_000
         now_s = self._loop.time()
         self._objects = TokenBucket(settings.objects_per_second, now_s=now_s)
         self._runs = TokenBucket(settings.runs_per_second, now_s=now_s)
 
     def note_append(self) -> None:
-        """Restart the quiet time after which buffers close, because a batch was appended."""
+        """Start the wait for quiet producers anew, because a batch was appended."""
         self._appended_at = self._loop.time()
         if self._check is None and self._quiet_s:
             self._check_at(self._appended_at + self._quiet_s)

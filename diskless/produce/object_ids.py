@@ -111,7 +111,7 @@ class ObjectIds:
         return self._pending
 
     async def _renew(self) -> _Block:
-        """Return the block of ids requested ahead; if refused or too old, request another block."""
+        """Return a usable block of object ids: the block requested ahead, or else a new block."""
         ahead = self._pending
         if ahead is not None and ahead.done() and not self._is_good(ahead):
             self._pending = None

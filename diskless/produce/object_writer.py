@@ -214,7 +214,7 @@ class ObjectWriter:
         self._stopped = False
 
     def change(self, settings: WriterSettings) -> None:
-        """Use these settings for all further buffers; open leases and uploads keep the old ones."""
+        """Use new settings for later buffers; open leases and uploads keep the old settings."""
         self._settings = settings
         self._buffer.max_bytes = settings.buffer_max_bytes
         if self._timer is not None:

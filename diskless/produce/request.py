@@ -106,14 +106,14 @@ class PendingProduce:
         self._appending += 1
 
     def finish_append(self) -> None:
-        """Count a batch as settled by its writer; after the last one, free the request's memory."""
+        """Count a batch as settled; after the last batch, free the memory of the request."""
         self._appending -= 1
         if not self._appending:
             self._free()
             self._break_cycle()
 
     def _break_cycle(self) -> None:
-        """Drop the references between the request and its partitions once both are unneeded.
+        """Drop the cyclic references of a finished request, so that its memory is freed at once.
 
         Otherwise the request's bytes would stay until the garbage collector runs, which is seldom.
         """

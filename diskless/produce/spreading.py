@@ -62,7 +62,7 @@ class ProducerSpreading:
     """The producers of one broker. Belongs to the event loop."""
 
     def __init__(self, broker_id: int, *, clock: Callable[[], float]) -> None:
-        """Create the state before the first cluster image; `clock` gives the time in seconds."""
+        """Create the spreading of producers over brokers; `clock` gives the time in seconds."""
         self._broker_id = broker_id
         self._clock = clock
         self._producers: dict[object, _Producer] = {}  # by connection
@@ -71,7 +71,7 @@ class ProducerSpreading:
         self._changed_at_s = 0.0
 
     def on_image(self, image: MetadataImage) -> None:
-        """Note a change if partitions are placed on a new broker, or no longer on this broker."""
+        """Record each change of placement that should move producers to other brokers."""
         placed = preferred_brokers(unfenced_brokers(image))
         if self._placed is not None:
             before, now = _ids(self._placed), _ids(placed)
@@ -91,7 +91,7 @@ class ProducerSpreading:
         return Destination(self, producer, rack_hint(client_id))
 
     def forget(self, connection: object) -> None:
-        """Forget a connection that was closed."""
+        """Drop the state of the producer on a connection that was closed."""
         self._producers.pop(connection, None)
 
     def _must_go(self, producer: _Producer, now_s: float) -> bool:
@@ -102,7 +102,9 @@ class ProducerSpreading:
     def send_on(
         self, producer: _Producer, rack: str | None, topic_id: UUID, partition: int
     ) -> int | None:
-        """Return the other broker for a partition; refuse the producer's batches for a while.
+        """Return the broker that should get a partition's batches instead of this broker.
+
+        After the first such answer, the producer's batches are refused for `REFUSES_S` seconds.
 
         Returns:  None if this broker leads the partition, or the connection may stay.
         """

@@ -89,7 +89,10 @@ class ObjectDirectory:
                 self._files.unlink(temporary)
 
     def _make_directory(self, directory: Path) -> None:
-        """Create a directory and its missing parents durably; the root only if so configured."""
+        """Create a directory below the root, and its missing parents, durably.
+
+        Creates the root itself only if `creates_root` was set.
+        """
         with self._creating:
             self._make_missing(directory)
 

@@ -178,7 +178,7 @@ class KafkaClient:
         return (*self._nodes, *self._bootstrap)
 
     async def _quorum_away(self) -> str | None:
-        """Return a sentence if a broker has known no quorum leader for some seconds, else None.
+        """Return a message if a broker has known no quorum leader for some seconds, else None.
 
         A broker of Esker knows that without asking the quorum.
         """

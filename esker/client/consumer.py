@@ -74,7 +74,7 @@ class Reader:
                     self.positions[one.partition] = one.record.offset + 1
 
     async def _fetch(self, node: int, partitions: Iterable[int]) -> tuple[_Data, ...]:
-        """Fetch these partitions from a broker; return an empty tuple if it is unreachable."""
+        """Fetch these partitions from a broker; return an empty tuple for an unreachable broker."""
         wanted = FetchRequest.FetchTopic
         asked = tuple(
             wanted.FetchPartition(
@@ -130,7 +130,7 @@ class Reader:
         return found
 
     async def _settle(self, data: _Data) -> None:
-        """Prepare a new Fetch after a partition's error. Raises ClientError if it is permanent."""
+        """Prepare the next Fetch after a partition's error, or raise the error if permanent."""
         partition = data.partition_index
         name = f"{self._topic}-{partition}"
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -72,7 +72,7 @@ class Plan:
 
 
 def parse_datetime(text: str) -> int:
-    """Parse a date and time into ms since 1970, in UTC unless it has a zone. Raises ValueError.
+    """Parse a date and time, by default in UTC, into ms since 1970. Raises ValueError.
 
     >>> parse_datetime("1970-01-01T00:00:01.500"), parse_datetime("1970-01-01T01:00:00.000+01:00")
     (1500, 0)
@@ -178,7 +178,10 @@ async def require_inactive(client: KafkaClient, group: str) -> None:
 async def existing_partitions(
     client: KafkaClient, topics: Mapping[str, tuple[int, ...] | None]
 ) -> list[TopicPartition]:
-    """Return the partitions to reset; None means all of a topic. Raises ClientError if missing."""
+    """Return the partitions to reset; None stands for all partitions of a topic.
+
+    Raises ClientError if a named partition does not exist.
+    """
     found, missing = [], []
     for topic, wanted in topics.items():
         existing = await client.leaders(topic)

@@ -77,7 +77,7 @@ def config_path() -> Path:
 
 
 def read_profiles() -> Profiles:
-    """Read and validate all profiles; without a file there are none. Raises ProfileError."""
+    """Read and validate all profiles of the profiles file, if it exists. Raises ProfileError."""
     path = config_path()
     text = _read(path)
     for number, line in enumerate(text.splitlines(), 1):

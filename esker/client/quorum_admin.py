@@ -122,7 +122,7 @@ def _question(topic: str, partition: int) -> DescribeQuorumRequest:
 def _understood(
     answer: DescribeQuorumResponse, cluster_id: str
 ) -> tuple[int, QuorumDescription | None]:
-    """Return a DescribeQuorum response's error code, or 0 and the quorum's description."""
+    """Return a DescribeQuorum response's error code, or 0 and the description of the quorum."""
     found = answer.topics[0].partitions[0] if answer.topics else None
     error_code = answer.error_code or (found.error_code if found else 0)
     if found is None or error_code:

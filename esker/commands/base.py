@@ -79,7 +79,10 @@ class _Name(NamedTuple):
     required: bool
 
     def take(self, values: dict[str, Any]) -> None:
-        """Move an option's value to its argument. Raises typer.BadParameter unless one is given."""
+        """Take an argument's value from the argument or from the option that replaces it.
+
+        Raises typer.BadParameter if both are given, or none of a required argument.
+        """
         option = values.pop(OPTION.format(self.parameter))
         argument = values[self.parameter]
         if given(argument) and given(option):

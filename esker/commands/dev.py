@@ -242,7 +242,7 @@ def _run(plan: Plan, settings: Mapping[str, str]) -> None:
 
 
 def _wait_until_ready(processes: Processes, signals: _Signals) -> bool:
-    """Wait until all processes are ready; return False if a signal came first.
+    """Wait until all processes are ready; return False if a signal to stop came first.
 
     Raises:  DevError if they are not ready within READY_WITHIN_S, or if a process exits.
     """

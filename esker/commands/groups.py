@@ -63,7 +63,7 @@ class Progress(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """Return how far the end offset is past the committed offset, or None without a commit."""
+        """Return the end offset minus the committed offset, or None without a committed offset."""
         return None if self.committed is None else self.end_offset - self.committed
 
 

@@ -155,7 +155,7 @@ def _headers(texts: list[str]) -> list[tuple[str, bytes]]:
 
 
 def _open(file: Path) -> int:
-    """Open the input file and return its descriptor, or end the command with 1 if it cannot."""
+    """Open the input file and return its descriptor, or end the command with 1 on an error."""
     try:
         with file.open("rb") as opened:
             return os.dup(opened.fileno())

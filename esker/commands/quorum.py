@@ -237,7 +237,7 @@ def _snapshot_columns(group: DescribeSnapshotsResponse.Group | None) -> dict[str
 
 
 def _doubts(own: GroupsByNode) -> dict[int, str]:
-    """Return, by node id, why a fork put a node's log in doubt; omit nodes without a fork."""
+    """Return by node id the reason for each log that a fork has put in doubt."""
     return {node: group.doubt for node, group in sorted(own.items()) if group.doubt}
 
 

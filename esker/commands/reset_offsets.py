@@ -182,7 +182,7 @@ def reset_offsets(
 
 
 def _rule(options: dict[str, Any], group: str) -> Rule:
-    """Return the rule that the options choose. Raises typer.BadParameter unless it is one."""
+    """Return the single rule that the options choose. Raises typer.BadParameter."""
     given = {name: value for name, value in options.items() if value is not None}
     if len(given) != 1:
         which = " and ".join(given) + " exclude each other: " if given else ""
@@ -205,7 +205,10 @@ def _rule(options: dict[str, Any], group: str) -> Rule:
 def _scope(
     topics: list[str], rule: Rule, *, all_topics: bool
 ) -> dict[str, tuple[int, ...] | None] | None:
-    """Return partitions to reset by topic; None means all committed. Raises BadParameter."""
+    """Return the partitions to reset by topic; None means all with a committed offset.
+
+    Raises typer.BadParameter.
+    """
     if rule.to is To.FILE:
         if topics or all_topics:
             raise typer.BadParameter(

@@ -338,7 +338,7 @@ def _escaped(value: str) -> str:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a listener could bind the port on loopback. Raises DevError if invalid."""
+    """Return whether a listener could bind the port on loopback. Raises DevError."""
     if not 0 < port < 65536:
         raise DevError(f"{port} is no port")
     with socket.socket() as probe:

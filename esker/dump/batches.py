@@ -132,7 +132,7 @@ def decode_records(path: Path, batch: Batch, tally: Tally) -> Iterator[RecordIte
 
 
 def _metadata(record: Record) -> tuple[Message | None, int, str | None]:
-    """Return a record's metadata message and version, or why the record is shown as bytes."""
+    """Return a record's metadata message and version, or a reason to show the record as bytes."""
     if record.key is not None or not record.value or record.value[0] != 1:
         return None, 0, NOT_METADATA
     try:
@@ -150,7 +150,7 @@ def _metadata(record: Record) -> tuple[Message | None, int, str | None]:
 
 
 def _control(record: Record) -> tuple[Message | None, int, str | None]:
-    """Return a control record's message and version, or why the record is shown as bytes."""
+    """Return a control record's message and version, or a reason to show the record as bytes."""
     if record.key is None or record.value is None:
         return None, 0, "control record without key or value"
     version = int.from_bytes(record.value[:2], "big") if len(record.value) >= 2 else 0

@@ -81,7 +81,7 @@ def verify(
 
 
 def _skim(file: File, base_offset: Offset, tally: Tally, progress: Progress | None) -> Tail:
-    """Check a segment's batches as log recovery does; return where the sound batches end.
+    """Check a segment's batches as log recovery does; return the end of the last sound batch.
 
     Where that stops, at a batch larger than a window or at one that is not sound, the careful
     reader goes on and says what is wrong. Batches are not counted on the way.
@@ -131,7 +131,7 @@ def _count(
 
 
 def _fault(batch: Batch, item: RecordItem) -> str | None:
-    """Return why a checkpoint cannot have this record, or None for an acceptable record.
+    """Return the reason why a checkpoint cannot have this record; None for a valid record.
 
     An unknown type may be a newer writer's.
     """

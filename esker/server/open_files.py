@@ -25,7 +25,7 @@ brokers take some each, and what is refused comes again at once, for ever."""
 
 
 def connections_allowed(wanted: int, listeners: int) -> int:
-    """Return how many connections each listener may have within the limit of open files.
+    """Return the number of connections per listener that the limit of open files allows.
 
     Raises the process's soft limit of open files if that is needed and allowed.
 

@@ -89,7 +89,10 @@ class SnapshotKeeping:
         )
 
     def _readers(self, view: LogStartView, since_ms: int) -> list[Holder]:
-        """Return the archives that limit the log start; assume one more soon after an election."""
+        """Return the archives that limit the log start.
+
+        Soon after an election the result has a further archive, which may not have fetched yet.
+        """
         bound = self.log_starts.archive_max_lag_bytes
         if not bound:
             return []

@@ -258,7 +258,7 @@ def _roles(values: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _group_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield an error if the settings of groups contradict each other."""
+    """Yield an error if the settings of consumer groups contradict each other."""
     try:
         GroupSettings.of(values)
     except ValueError as error:

@@ -50,7 +50,7 @@ _HARMLESS: Final = {
 
 
 def refusal_of(key: str, value: str) -> str | None:
-    """Return why a setting of Kafka must not be ignored, or None if ignoring it is harmless."""
+    """Return the reason to refuse a Kafka setting, or None for a setting safe to ignore."""
     if not value or (key, value) in _HARMLESS:
         return None
     by_prefix = (reason for start, reason in _REFUSED_PREFIXES.items() if key.startswith(start))

@@ -75,7 +75,7 @@ class LogPass:
     counts: dict[tuple[int, int, str | None, bool], Counted] = field(default_factory=dict)
 
     def add(self, manifest: Manifest) -> None:
-        """Add an archived range to the counts of this pass."""
+        """Add the counts of one archived range to the totals of this pass."""
         self.end_offset = manifest.range.end_offset
         self.last_epoch = manifest.last_epoch
         self.records += manifest.records
@@ -233,7 +233,7 @@ class _Work:
     range_bytes: int
 
     def unfinished_tasks(self) -> list[Task]:
-        """Return tasks for the ranges that an earlier pass planned and did not archive."""
+        """Return a task for each archive range that was planned but is not archived yet."""
         key = self._newest_plan()
         data = None if key is None else read_object(self.store, key)
         if key is None or data is None:
@@ -244,7 +244,10 @@ class _Work:
         return [self._task(planned) for planned in left if planned.end_offset <= self.end_offset]
 
     def make_plan(self) -> list[Task]:
-        """Plan this log's next archive ranges; return their tasks, or those another job planned."""
+        """Write a plan of this log's next archive ranges, and return a task for each range.
+
+        If another job has written that plan, returns the tasks of the other job's ranges.
+        """
         spans = self._spans(self.end_offset, start_offset=self.at)
         ranges = [
             Range(self.name, planned.start_offset, planned.end_offset, LOG) for planned in spans

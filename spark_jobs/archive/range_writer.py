@@ -117,7 +117,7 @@ class _RangeFiles:
                 self._decode(row)
 
     def _is_due(self, row: Row) -> bool:
-        """Return whether a record belongs to the range.
+        """Return whether a record's offset lies in the range that the task archives.
 
         Raises:  ArchiveError if an offset is missing.
         """
@@ -222,7 +222,7 @@ class _Table:
         )
 
     def add(self, row: Row, position: LogPosition, value: Buffer) -> list[Row]:
-        """Add one record to a table; return the records that the table cannot hold, as rows."""
+        """Add one record to a table; return undecodable records as rows."""
         try:
             self._columns.add(position, value)
         except RecordError:
@@ -231,7 +231,7 @@ class _Table:
         return self.flush() if self._columns.rows >= CHUNK_ROWS else []
 
     def flush(self) -> list[Row]:
-        """Write the collected records to the table's file; return the undecodable ones, as rows."""
+        """Write the collected records to the table's file; return undecodable records as rows."""
         chunk, self._chunk = self._chunk, []
         try:
             self._write_columns(self._columns)

@@ -182,7 +182,7 @@ class LogAudit:
         return found
 
     def _plan_spans(self) -> list[Span]:
-        """Split the log into spans so that a span ends at the offset of each checkpoint."""
+        """Split the log into spans that do not extend across the end offset of any checkpoint."""
         cuts = sorted({checkpoint.span.end_offset for checkpoint in self._checkpoints})
         spans: list[Span] = []
         for span in self._log.spans(self._end, split_bytes=self._request.split_bytes):
@@ -332,7 +332,7 @@ class LogAudit:
     def _check_objects(
         self, ledger: Ledger, base: CoordinatorFacts | None, verdicts: Sequence[SpanVerdict]
     ) -> None:
-        """Report faults of objects that only a comparison of all spans of the log can find."""
+        """Report the faults of objects that show only when all spans of the log are combined."""
         committed = np.concatenate(
             [np.zeros(0, np.int64), *(verdict.objects[0] for verdict in verdicts)]
         )
@@ -443,7 +443,7 @@ class LogAudit:
 
 
 def _start(spans: Sequence[Span]) -> int:
-    """Return the end of the checkpoint that the spans begin with, or the first span's start."""
+    """Return the first log offset that a span's records have, after any leading checkpoint."""
     if not spans:
         return 0
     return spans[0].end_offset if spans[0].is_checkpoint else spans[0].start_offset

@@ -51,7 +51,7 @@ class _Step(NamedTuple):
         return base, (base + int(self.rows["record_count"][self.row]) - 1) & MAX_SEQUENCE
 
     def original(self) -> KeptBatch | None:
-        """Return the kept batch that has the same sequence numbers as this batch, or None."""
+        """Return the producer's earlier batch with this batch's sequence numbers, or None."""
         for batch in self.kept:
             if self.epoch == self.epoch_before and batch[:2] == self.sequences:
                 return batch
@@ -131,7 +131,10 @@ def _walk_duplicates(commits: Commits, mine: Sequence[int]) -> Faults:
 
 
 def _odd_steps(commits: Commits) -> Iterator[_Step]:
-    """Yield batches of known producers that neither continue the sequence nor start an epoch."""
+    """Yield batches that neither continue their producer's sequence nor start an epoch.
+
+    Batches of a producer whose earlier state is unknown are left out.
+    """
     rows = commits.rows.where(commits.rows.accepted & (commits.rows["producer_id"] >= 0))
     order, starts = groups(rows.place, rows["producer_id"])
     epoch, base = rows["producer_epoch"][order], rows["base_sequence"][order]
@@ -155,7 +158,7 @@ def _odd_steps(commits: Commits) -> Iterator[_Step]:
 
 
 def _step(commits: Commits, rows: Rows, mine: Sequence[int], first: int) -> _Step | None:
-    """Return the last row's batch with its producer's prior state; None if no state is known.
+    """Return the batch of the last row in `mine`, with its producer's state before the batch.
 
     The result is None if the producer was unknown, or forgotten.
 

@@ -93,7 +93,7 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
 
 
 def groups(*keys: Numbers) -> tuple[Numbers, Numbers]:
-    """Sort rows stably by keys; return the order, and where each group of equal keys starts."""
+    """Sort rows stably by keys; return the order, and the first index of each group of equals."""
     order: Numbers = np.lexsort(tuple(reversed(keys)))  # stable
     if not len(order):
         return order, order
@@ -149,7 +149,9 @@ class Producer(NamedTuple):
     appended_at_ms: int
 
     def since(self, expired: Sequence[int], offset: int) -> Producer | None:
-        """Remove a producer's batches from before its last expiry; return None if no batch is left.
+        """Return a producer's state without the batches from before the producer last expired.
+
+        Returns: None if no batch is left.
 
         Args:  expired: log offsets at which it was forgotten.
         """
@@ -188,11 +190,11 @@ class EndState:
             self.producers[key] = after
 
     def copy(self) -> EndState:
-        """Return a copy of the state, which later changes leave alone."""
+        """Return a copy of the state, so that later changes leave the copy unchanged."""
         return EndState(dict(self.partitions), dict(self.leases), dict(self.producers))
 
     def of(self, changed: EndState, places: Iterable[TopicPartition]) -> EndState:
-        """Return the states of `places` and of the partitions, leases and producers `changed`."""
+        """Return the part of this state that concerns `places` or a key in `changed`."""
         wanted = {*changed.partitions, *places}
         return EndState(
             {key: self.partitions[key] for key in wanted if key in self.partitions},
@@ -202,7 +204,7 @@ class EndState:
 
 
 def end_state_of(rows: Rows) -> EndState:
-    """Return how the commits in a span of the log change partitions, leases and producers.
+    """Compute the changes of a coordinator's state that the commits in a span of its log make.
 
     Partitions of refused batches are left out.
     """

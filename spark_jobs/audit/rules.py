@@ -96,7 +96,7 @@ class Findings:
     kept: dict[str, list[Violation]] = field(default_factory=dict)
 
     def add(self, name: str, log: str, faults: Iterable[Fault]) -> None:
-        """Count all faults of a rule, and keep the first few."""
+        """Count all violations of a rule, and store the first few of them with their text."""
         assert name in RULES, f"no rule is called {name}"
         for fault in faults:
             self.counts[name] = self.counts.get(name, 0) + 1

@@ -130,7 +130,7 @@ def bytes_sound(inspections: Sequence[Inspection]) -> Faults:
 
 
 def check_store(log: str, inspections: Sequence[Inspection], findings: Findings) -> None:
-    """Compare the contents of each inspected object with what the log says about the object.
+    """Compare the contents of each inspected object with the log's records of that object.
 
     Missing objects are left to `missing_objects`.
     """

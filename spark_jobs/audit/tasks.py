@@ -92,7 +92,7 @@ def read_facts(work: tuple[str, Span]) -> tuple[CoordinatorFacts | None, Finding
 
 
 def sum_batches(name: str, span: Span) -> tuple[BlockSums | None, Findings]:
-    """Sum the hashes of a span's batches by block of offsets; return None if it is unreadable."""
+    """Sum the hashes of a span's batches by block of offsets; None if the span is unreadable."""
     findings = Findings()
     try:
         return sum_span(span), findings

@@ -80,7 +80,7 @@ class KnownObjects:
 
 
 def is_in(sorted_ids: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
-    """Return for each id whether a sorted array contains it.
+    """Return a mask of the ids that a sorted array contains.
 
     >>> is_in(np.array([2, 5]), np.array([5, 3, 9])).tolist()
     [True, False, False]
@@ -93,7 +93,7 @@ def is_in(sorted_ids: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
 
 
 def _within(pairs: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
-    """Return for each id whether one of the ranges contains it."""
+    """Return a mask of the ids that lie in one of the ranges `pairs`."""
     at = np.searchsorted(pairs[:, 0], ids, side="right") - 1
     if not len(pairs):
         return np.zeros(len(ids), np.bool_)

@@ -136,7 +136,7 @@ class Tally:
         self.strange_sample = (self.strange_sample + other.strange_sample)[:SAMPLE]
 
     def take(self, found: StoredObject, naming: Naming) -> tuple[int, int, int] | None:
-        """Count an object, and return the fields of its key if it is this cluster's."""
+        """Count an object; return the fields of its key if the object is of this cluster."""
         parsed = naming.parse(found.key)
         if parsed is None:
             self.strange += 1

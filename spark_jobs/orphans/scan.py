@@ -198,7 +198,7 @@ class EarlierSightings:
 
     @property
     def ended_ms(self) -> int | None:
-        """Return when the last earlier listing ended, in ms since 1970; None if there was none."""
+        """Return the end time of the latest earlier listing, in ms since 1970, or None."""
         return None if self.file is None else int(self.file.header["ended_ms"])
 
     def by_spread(self, naming: Naming) -> Iterator[tuple[int, dict[tuple[int, int], Candidate]]]:
@@ -217,7 +217,7 @@ class EarlierSightings:
 
 
 def read_sightings(directory: Path, place: Mapping[str, str], began_ms: int) -> EarlierSightings:
-    """Read when each orphan of earlier listings of the same store was first listed.
+    """Read the time at which each orphan of earlier listings of this store was first listed.
 
     Args:    place: cluster id, store and prefix, as `plan_orphans` writes them.
              began_ms: of the new listing.
@@ -274,7 +274,7 @@ def plan_orphans(
     rules: Rules,
     made_ms: int | None = None,
 ) -> Outcome:
-    """Write when each orphan was first listed, and a plan to delete those that are old enough.
+    """Write each orphan's first listing time, and a plan to delete orphans past their grace.
 
     Nothing else is changed; the plan may be empty. The sightings are written last: if this fails,
     it is as if there had been no listing.
@@ -353,7 +353,7 @@ def _judge(
 
 
 def report_of(found: FoundOrphans, outcome: Outcome) -> dict[str, Any]:
-    """Return how many objects of each kind the listing has, as JSON for the plan."""
+    """Return the number of objects of each kind in the listing, as JSON for the plan."""
     tally = found.listing.tally
     return {
         "listed": {"objects": tally.objects, "bytes": tally.size_bytes},

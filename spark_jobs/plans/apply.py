@@ -184,7 +184,7 @@ def _split_answers(
     answers: Iterable[tuple[int, int, int]],
     moved: dict[int, int],
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, PlanRow]]]:
-    """Split answered rows into final answers and rows to send again.
+    """Split answered rows of a plan into rows with final answers and rows to send again.
 
     Args:    moved: log starts that rows have come to; changed.
     """
@@ -203,7 +203,7 @@ def _split_answers(
 
 
 def _request_order(rows: Sequence[tuple[int, PlanRow]]) -> list[tuple[int, PlanRow]]:
-    """Return the rows grouped by topic, in the order of a request and its answer."""
+    """Return the rows of a plan grouped by topic, which is their order in a request."""
     return [numbered for of_topic in _by_topic(rows).values() for numbered in of_topic]
 
 

@@ -70,7 +70,7 @@ def _encode_line(what: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def writing_whole(path: Path) -> Iterator[IO[bytes]]:
-    """Write to a partial file, and rename it to `path` if the block ends without an error.
+    """Yield a temporary file, which is renamed to `path` if the block ends without an error.
 
     Raises:  OSError.
     """
@@ -85,7 +85,7 @@ def writing_whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def writing(path: Path, kind: str, header: Mapping[str, Any]) -> Iterator[Rows]:
-    """Write a sealed file, which exists only if the block ends without an error.
+    """Write a sealed file in a `with` block; an error in the block leaves no file.
 
     Raises:  OSError.
     """

@@ -53,7 +53,7 @@ COMPRESSION: Final = 4
 
 
 def read_about(store: ObjectStore) -> About | None:
-    """Read the description of the archive in a store, or return None if it holds no archive.
+    """Read the description of the archive in a store, or return None for a store without one.
 
     Raises:  ArchiveError.
     """
@@ -62,7 +62,7 @@ def read_about(store: ObjectStore) -> About | None:
 
 
 def read_object(store: ObjectStore, key: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
-    """Read a whole object, or return None if it does not exist.
+    """Read a whole object, or return None if the object does not exist.
 
     Raises:  DamagedArchiveError; ArchiveError.
     """
@@ -252,7 +252,10 @@ class ArchivedLog:
         return spans
 
     def _find_beginning(self, end_offset: int) -> tuple[int, int]:
-        """Return the index and start offset of the first range after the last usable checkpoint."""
+        """Return the index and start offset of the first range after the newest checkpoint.
+
+        Checkpoints that end above `end_offset` are not used.
+        """
         for number in range(len(self._links) - 1, -1, -1):
             link = self._links[number]
             if link.is_checkpoint and link.end_offset <= end_offset:

@@ -39,7 +39,7 @@ class LostRangeError(Exception):
     """Part of the log has been deleted, and no checkpoint stands for it."""
 
     def __init__(self, where: Path | str, wanted: int, earliest: int | None, why: str) -> None:
-        """Describe the lost offsets and the first offset that is left.
+        """Create the error for a log that lacks the offsets from `wanted` on.
 
         Args:    where: the log. wanted: the first offset that is missed.
                  earliest: the first offset that there is; None: unknown.

@@ -267,7 +267,7 @@ def _step(found: Described, split_bytes: int) -> int:
 
 
 def _epoch_before(found: Described, offset: int) -> int | None:
-    """Return the epoch of the checkpoint at the log's start if it ends at `offset`, or None."""
+    """Return the epoch of the checkpoint at the log's start offset, if that is `offset`."""
     if offset and offset == found.log_start_offset:
         return next(
             (checkpoint.epoch for checkpoint in found.checkpoints if checkpoint.offset == offset),

@@ -122,7 +122,7 @@ def _aggregate(
     *,
     label: str = "",
 ) -> pa.Table:
-    """Aggregate values into one row for each distinct key; a value of None counts the rows.
+    """Aggregate value columns into one row for each distinct key; None as a column counts rows.
 
     If there are topics, the key `name` holds numbers of them.
     """

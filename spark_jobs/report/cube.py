@@ -73,7 +73,7 @@ class Cube(Protocol):
     """The merged rows of all pieces."""
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """Return, for each kind of row, the `limit` keys with the most bytes, the largest first.
+        """Return, for each measure, the `limit` keys with the most bytes, the largest first.
 
         Of two keys with equal bytes the smaller comes first.
 
@@ -106,7 +106,7 @@ class ReportEngine(Protocol):
 
 
 def rows(measure: str, count: int, **columns: Any) -> pa.Table:
-    """Build `count` rows of the kind `measure`; a single value is repeated in every row.
+    """Build `count` rows of a measure; a single value as a column is repeated in every row.
 
     >>> rows("topic", 2, name="t", bytes=np.array([3, 4])).column("bytes").to_pylist()
     [3, 4]
@@ -179,7 +179,7 @@ class LocalCube:
         self._table = table
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """Return, for each kind of row, the `limit` keys with the most bytes, the largest first."""
+        """Return, for each measure, the `limit` keys with the most bytes, the largest first."""
         return {measure: self._largest(measure, key, limit) for measure, key in keys.items()}
 
     def _largest(self, measure: str, key: str, limit: int) -> list[Any]:

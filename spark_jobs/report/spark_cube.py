@@ -44,7 +44,7 @@ def merge_frame(frame: DataFrame) -> DataFrame:
 
 
 def largest_of(frame: DataFrame, keys: Mapping[str, str], limit: int) -> DataFrame:
-    """Return, for each kind of row, the `limit` keys with the most bytes, in no order.
+    """Return, for each measure, the `limit` keys with the most bytes, in no order.
 
     Columns: `measure`, `name`, `number` and `bytes`.
     """
@@ -78,7 +78,7 @@ class SparkCube:
         self._frame = frame
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """Return, for each kind of row, the `limit` keys with the most bytes, by one Spark job."""
+        """Return, for each measure, the `limit` keys with the most bytes, by one Spark job."""
         self._frame = self._frame.persist()  # it is looked at again
         rows = largest_of(self._frame, keys, limit).toArrow().to_pylist()
         found: dict[str, list[Any]] = {}

@@ -305,7 +305,7 @@ def _costs(facts: Facts) -> Rows:
 
 
 def puts_at(facts: Facts, interval_ms: int) -> float:
-    """Estimate how many uploads the window would have with a commit interval of `interval_ms`.
+    """Estimate the number of uploads in the window at a commit interval of `interval_ms`.
 
     A broker's object closes an interval after its first batch came; what lies between that and the
     next first batch stays as it was. Where objects came faster than the interval, several

@@ -177,7 +177,7 @@ def _replace(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def _drop_shorter(path: Path) -> None:
-    """Delete the cache files of spans that start where this file's span does and end earlier."""
+    """Delete the cache files of shorter spans that have the same start as this file's span."""
     start = path.name.split("-")[0]
     if start != "checkpoint":
         for other in path.parent.glob(f"{start}-*.runs"):
@@ -209,7 +209,7 @@ def pack(piece: Piece) -> list[bytes]:
 
 
 def _narrow(rows: Rows) -> Rows:
-    """Convert each column whose values fit to 32-bit numbers."""
+    """Convert each column to 32-bit numbers if all values of the column fit."""
     sizes = rows.byte_sizes
     if len(sizes) and sizes.max() < 1 << 32:
         sizes = sizes.astype(np.uint32)

@@ -40,7 +40,7 @@ class PieceEffect(NamedTuple):
 
 
 def effect_of(piece: Piece, old: Starts, new: Starts) -> PieceEffect:
-    """Compute how many bytes a span's objects lose if log starts move from `old` to `new`."""
+    """Compute the bytes that a span's objects lose when log starts move from `old` to `new`."""
     digest, rows = piece.digest, piece.rows
     counts, last = digest.run_counts, rows.last_offsets
     alive = last >= np.repeat(old.of(digest), counts)

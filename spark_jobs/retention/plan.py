@@ -213,7 +213,7 @@ class Planner:
             entries.max_timestamps[indexes] = live.max_timestamps
 
     def limit_requests(self, now_ms: int) -> Iterator[tuple[int, LimitRequest]]:
-        """Yield, for each span in which a retention limit is crossed, a request to find where."""
+        """Yield a request for each span of the log in which retention crosses a limit."""
         entries, bounds = self._entries, self._bounds
         self._bytes_before = _sums(entries.byte_sums, bounds)
         whole = self._whole = plan_retention(
@@ -287,7 +287,7 @@ class Planner:
 def _live_entries(
     digests: Sequence[Digest], places: Sequence[tuple[str, int]], starts: Starts
 ) -> _Entries:
-    """Return, for each span of the log, which of these partitions have undeleted batches in it."""
+    """Return the partitions that have undeleted batches in each span of the log."""
     numbers = _partition_numbers(places)
     parts = []
     for piece, digest in enumerate(digests):

@@ -168,7 +168,7 @@ def _digests(engine: Engine, kept: DigestCache, found: Survey) -> list[list[Dige
 def _run_on_pieces(
     engine: Engine, task: Any, pieces: Sequence[Piece], requests: Sequence[Mapping[int, Any]]
 ) -> list[dict[int, Any]]:
-    """Run the task on each requested span; return the results by coordinator and span number."""
+    """Run a task on each requested span; return the results by coordinator and span number."""
     wanted = [piece for piece in pieces if piece.number in requests[piece.coordinator]]
     work = [
         (piece_ref.work, requests[piece_ref.coordinator][piece_ref.number]) for piece_ref in wanted
@@ -226,7 +226,7 @@ def _plan_within(kept: DigestCache, request: tuple[Work, LimitRequest]) -> Remov
 def _effect_of_piece(
     kept: DigestCache, starts: Sequence[tuple[Starts, Starts]], request: tuple[Work, int]
 ) -> PieceEffect:
-    """Compute how many bytes new log starts free in the objects of one span of the log.
+    """Compute the bytes that new log starts free in the objects of one span of the log.
 
     Log starts travel once with the task, and not with every piece.
     """

@@ -166,7 +166,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SpanPartition(name, spans) for spans in tasks]
 
     def _checkpoint(self, source: Log, name: str, start: StreamOffset) -> Sequence[Span]:
-        """Return the checkpoint at the stream's start; none if lost and loss is allowed."""
+        """Return the checkpoint that ends at the stream's start offset, in a list.
+
+        Returns: an empty list if the checkpoint is lost and the options allow data loss.
+        """
         offset = int(start["offset"])
         found = (
             source.checkpoints() if isinstance(source, HasCheckpoints) else source.spans(offset)[:1]

@@ -96,7 +96,7 @@ def state_frames(
 def _until(
     spark: Any, spans: Sequence[Span], timestamp_ms: int, end: int
 ) -> tuple[int, list[Span]]:
-    """Return the offset of the first record after a time, and the spans before it."""
+    """Return the offset of the first record after a time, and the spans before that offset."""
     later = SparkEngine(spark).run(partial(_first_later, timestamp_ms), spans)
     stop = next((offset for offset in later if offset is not None), end)
     found = [

@@ -96,7 +96,7 @@ def checkpoint_batches(record: ProducersState, partition: int) -> Numbers:
 
 
 def drop_expired(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Numbers:
-    """Drop the rows that were appended before their producer expired.
+    """Drop the batches (rows) that producers appended before the producers expired.
 
     Args:    forgotten: partition's number and producer id: the log's offset at which it last was.
     """
@@ -110,7 +110,7 @@ def drop_expired(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Num
 
 
 def last_batches(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return each producer's kept batches by partition, and the row at which each one starts.
+    """Return the last batches of each producer in each partition, and the groups' bounds.
 
     Args:    rows: of equal order they stand as they were appended.
     Returns: rows; bounds, one more than producers.

@@ -198,7 +198,7 @@ def audit(
 
 
 def _replicas(logs: Logs, first: Path | None, more: list[Inputs]) -> Iterator[tuple[str, Logs]]:
-    """Yield each further node's log directory and logs; exit if they are of another cluster."""
+    """Yield each further node's log directory and logs; exit if a node is of another cluster."""
     for replica in more:
         other = open_logs(replica)
         if other.cluster_id != logs.cluster_id:

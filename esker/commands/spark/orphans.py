@@ -278,7 +278,7 @@ def dangling(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 10_000,
 ) -> None:
-    """Check that every object that the logs refer to is in the store. Exits with 6 if one is lost.
+    """Check that every object that the logs refer to is in the store; exit with 6 if not.
 
     Changes and repairs nothing: a lost object can only be restored from the store's own versions
     or from a copy.

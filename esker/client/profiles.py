@@ -40,6 +40,7 @@ MAX_LINE: Final = 2_000
 _DEFAULT: Final = "profile"
 _PROFILES: Final = "profiles"
 _TABLE: Final = re.compile(r"\s*\[([^\[\]]+)\]")
+_ONE_LINE: Final = re.compile(r"""[^=]*=\s*("[^"\\]*"|'[^']*')""")
 _ENTRY: Final = re.compile(r"\s*([^=\s#\[][^=#]*?)\s*=")
 _AT_LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 
@@ -80,7 +81,7 @@ def read_profiles() -> Profiles:
     """Read and validate all profiles of the profiles file, if it exists. Raises ProfileError."""
     path = config_path()
     text = _read(path)
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if len(line) > MAX_LINE:
             raise ProfileError(f"{path}:{number}: a line of over {MAX_LINE} letters")
     try:
@@ -115,19 +116,33 @@ def set_default_profile(name: str) -> Path:
     profiles = read_profiles()
     profiles[name]  # it is there
     path, text = profiles.path, _read(profiles.path)
-    line = f"{_DEFAULT} = {json.dumps(name)}"  # a JSON string is a TOML string
-    lines = text.splitlines()
+    line = f"{_DEFAULT} = {json.dumps(name, ensure_ascii=False)}"  # a JSON string is a TOML string
+    lines = text.split("\n")
     if profiles.default is None:
         lines.insert(0, line)
     else:
-        lines[_line_of(text, (_DEFAULT,)) - 1] = line
-    fresh = path.with_name(f"{path.name}.new")
+        number = _line_of(text, (_DEFAULT,))
+        former = _ONE_LINE.match(lines[number - 1])
+        lines[number - 1] = line + (lines[number - 1][former.end() :] if former else "")
+        if not _has_default("\n".join(lines), name):
+            advice = f"change it by hand to {line}"
+            raise ProfileError(f"{path}:{number}: profile is not a string on one line: {advice}")
+    file = path.resolve()  # a link stays one
+    fresh = file.with_name(f"{file.name}.new")
     try:
-        fresh.write_text("".join(f"{line}\n" for line in lines))
-        fresh.replace(path)
+        fresh.write_bytes("\n".join(lines).encode())
+        fresh.replace(file)
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror}") from None
     return path
+
+
+def _has_default(text: str, name: str) -> bool:
+    """Return whether a text is a TOML file whose default profile has this name."""
+    try:
+        return tomllib.loads(text).get(_DEFAULT) == name
+    except tomllib.TOMLDecodeError:
+        return False
 
 
 def _read(path: Path) -> str:
@@ -164,6 +179,10 @@ def _properties(path: Path, text: str, name: str, table: Any) -> dict[str, str]:
         except ValueError as error:
             raise _error(path, text, where, f"{key}: {error}") from None
         found[key] = value
+    if not found:
+        needed = " or ".join(PROPERTIES)
+        message = f"profile {name} has no addresses: give it {needed}"
+        raise _error(path, text, (_PROFILES, name), message)
     return found
 
 
@@ -184,7 +203,7 @@ def _line_of(text: str, keys: tuple[str, ...]) -> int:
     """Return the number of the line that sets a key, or else of the nearest enclosing table."""
     table: tuple[str, ...] = ()
     best, line = -1, 1
-    for number, content in enumerate(text.splitlines(), 1):
+    for number, content in enumerate(text.split("\n"), 1):
         if header := _TABLE.match(content):
             found = table = _split(header[1])
         elif entry := _ENTRY.match(content):

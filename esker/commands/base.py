@@ -165,5 +165,5 @@ def apply_profile(values: dict[str, Any]) -> None:
         values["bootstrap_server"] = properties[SERVERS]
     elif "bootstrap_controller" in values:
         values["bootstrap_controller"] = properties.get(CONTROLLERS)
-    elif properties:
+    else:
         raise no_servers()

@@ -246,6 +246,7 @@ def test_environment_variables_determine_the_path_of_the_profiles_file(
         ("profiles = " + "[" * 1_900 + "\n", ": tables are nested too deeply"),
         ("\n# " + "x" * 2_000, ":2: a line of over 2000 letters"),
         ("profiles.p.bootstrap = {servers = ''}\n", ":1: bootstrap.servers: '' is not HOST:PORT"),
+        ("\n[profiles.p]\n", ":2: profile p has no addresses: give it bootstrap.servers"),
     ],
 )
 def test_the_error_for_an_invalid_profiles_file_names_the_file_and_the_line(
@@ -298,3 +299,29 @@ def test_profile_use_adds_the_default_profile_to_a_profiles_file_without_a_defau
     assert esker("profile", "use", "a b").code == 0
     assert config.read_text().startswith('profile = "a b"\n# mine\n[profiles."a b"]\n')
     assert read_profiles().default == "a b"
+
+
+def test_profile_use_changes_nothing_but_the_name_in_the_file_that_a_link_points_to(
+    esker: Callable[..., Ran], config: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "dotfiles.toml"
+    config.symlink_to(file)
+    rest = '  # of mine\u2028\r\n[profiles.a]\nbootstrap.servers = "h:1"\n[profiles."ä"]\n' + (
+        'bootstrap.servers = "h:2"'
+    )
+    for value, name in (('"a"', "ä"), ("'a'", "ä"), ('"ä"', "a")):
+        file.write_text(f"profile = {value}{rest}", encoding="utf-8", newline="")
+        assert esker("profile", "use", name).code == 0
+        assert config.is_symlink()
+        assert file.read_bytes().decode() == f'profile = "{name}"{rest}'
+
+
+def test_profile_use_leaves_a_file_as_it_is_whose_default_profile_it_cannot_change(
+    esker: Callable[..., Ran], config: Path
+) -> None:
+    text = 'profile = """\na"""\n[profiles.a]\nbootstrap.servers = "h:1"\n'
+    config.write_text(text)
+    refused = esker("profile", "use", "a")
+    assert refused.code == 2
+    assert refused.err.startswith(f"esker: {config}:1: profile is not a string on one line")
+    assert config.read_text() == text

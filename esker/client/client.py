@@ -48,6 +48,7 @@ QUORUM_AWAY_MS: Final = (
 )
 SAY_AFTER_S: Final = 3.0  # of asking again in vain; a leader's death takes less
 
+MAX_INT64: Final = 2**63 - 1  # of offsets and timestamps
 EARLIEST: Final = -2
 LATEST: Final = -1
 GROUP: Final = 0  # FindCoordinator's key type

@@ -29,7 +29,6 @@ from records.rpc.groups import DescribeGroupsRequest, DescribeGroupsResponse, Of
 TopicPartition = tuple[str, int]
 
 INACTIVE: Final = ("Empty", "Dead")  # Dead is the state of a group that never existed, too
-MAX_OFFSET: Final = 2**63 - 1
 
 _DURATION: Final = re.compile(
     r"P(?:(?P<days>\d{1,9})D)?"

@@ -12,7 +12,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from esker.client.client import EARLIEST, LATEST, ClientError, KafkaClient
+from esker.client.client import (
+    EARLIEST,
+    LATEST,
+    MAX_INT64,
+    ClientError,
+    KafkaClient,
+    no_such_partition,
+)
 from esker.client.consumer import Found, Reader
 from esker.client.group_member import HEARTBEAT_S, Member, RebalanceNeededError
 from esker.commands.base import CommandGroup
@@ -56,14 +63,16 @@ Partition = Annotated[
 Offset = Annotated[
     int | None,
     typer.Option(
+        max=MAX_INT64,
         help="Offset to start at in every partition; -N means N offsets before the end; "
-        "default: the end."
+        "default: the end.",
     ),
 ]
 Timestamp = Annotated[
     int | None,
     typer.Option(
         min=0,
+        max=MAX_INT64,
         help="Timestamp from which to read each partition, in ms since 1970 UTC; "
         "default: the end offset.",
     ),
@@ -175,8 +184,11 @@ class _Start:
 
     async def offsets(self, client: KafkaClient, topic: str) -> dict[int, int]:
         """Return the offset at which to start each partition. Raises ClientError."""
+        leaders = await client.leaders(topic)
         one = self.partition
-        partitions = [one] if one is not None else list(await client.leaders(topic))
+        if one is not None and one not in leaders:
+            raise ClientError(no_such_partition(topic, one, leaders))
+        partitions = list(leaders) if one is None else [one]
         if self.offset is not None and self.offset >= 0:
             return dict.fromkeys(partitions, self.offset)
         ends = await _ends(client, topic, partitions)
@@ -282,6 +294,8 @@ def _formatter(
     """Return the function that formats records as the options say. Raises typer.BadParameter."""
     if output is not None and (key_separator is not None or as_json):
         raise typer.BadParameter("excludes --key-separator and --json", param_hint="--output")
+    if as_json and key_separator is not None:
+        raise typer.BadParameter("excludes --json", param_hint="--key-separator")
     try:
         return formatter(topic, "json" if as_json else output, key_separator)
     except ValueError as error:

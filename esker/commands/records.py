@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from esker.client.client import KafkaClient
+from esker.client.client import MAX_INT64, KafkaClient
 from esker.client.record_deletion import TO_END, Deleted, delete_records, parse_offsets
 from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import AsJson, Server, TimeoutMs, broker_addresses, run_or_fail
@@ -37,6 +37,7 @@ def delete(
         int | None,
         typer.Option(
             min=TO_END,
+            max=MAX_INT64,
             help="Offset of the first record that stays; -1 deletes all records up to the end.",
         ),
     ] = None,

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from esker.client.client import KafkaClient
+from esker.client.client import MAX_INT64, KafkaClient
 from esker.client.offset_resets import (
-    MAX_OFFSET,
     Plan,
     Rule,
     To,
@@ -83,13 +82,13 @@ ToCurrent = Annotated[
 ]
 ToOffset = Annotated[
     int | None,
-    typer.Option(min=0, max=MAX_OFFSET, help="Offset to reset every chosen partition to."),
+    typer.Option(min=0, max=MAX_INT64, help="Offset to reset every chosen partition to."),
 ]
 ShiftBy = Annotated[
     int | None,
     typer.Option(
-        min=-MAX_OFFSET,
-        max=MAX_OFFSET,
+        min=-MAX_INT64,
+        max=MAX_INT64,
         help="Number of offsets to move each committed offset by, negative for backwards.",
     ),
 ]

@@ -186,6 +186,9 @@ def test_the_produce_command_writes_a_file_with_headers_to_one_partition(
         (("consume", "t", "--output", "xml"), "--output: 'xml' is neither json, raw nor a format"),
         (("consume", "t", "--output", "%s%x"), "--output: '%x' has no meaning: known are %s"),
         (("consume", "t", "--output", "raw", "--json"), "--output: excludes --key-separator"),
+        (("consume", "t", "--json", "--key-separator", ":"), "--key-separator: excludes --json"),
+        (("consume", "t", "--offset", str(2**63)), "less than or equal to 9223372036854775807"),
+        (("consume", "t", "--timestamp", str(2**63)), "less than or equal to 9223372036854775807"),
     ],
 )
 def test_the_produce_and_consume_commands_refuse_invalid_options_before_they_connect(
@@ -210,9 +213,9 @@ def test_the_consume_command_starts_at_the_given_offset_or_time(dev: Dev) -> Non
     assert dev.esker(*read) == "", "from now on, and that is the end"
     assert "beyond its end" in dev.esker(*read[:-1], "--offset", "99", code=1)
     assert "no such topic: nowhere" in dev.esker("consume", "--topic", "nowhere", code=1)
-    assert "has no partition 7" in dev.esker(
-        "consume", "--topic", "begin", "--partition", "7", "--from-beginning", code=1
-    )
+    for start in (("--from-beginning",), ("--offset", "0")):
+        words = ("consume", "--topic", "begin", "--partition", "7", *start)
+        assert "begin has no partition 7: its partitions are" in dev.esker(*words, code=1)
 
 
 def test_the_consume_command_resumes_a_group_at_its_committed_offsets(dev: Dev) -> None:
@@ -394,6 +397,10 @@ def test_the_records_delete_command_refuses_incomplete_or_contradictory_options(
     for words, says in (
         (["t"], "give TOPIC, --partition and --before-offset, or --from-file"),
         (["t", "--from-file", str(file)], "--from-file: excludes TOPIC"),
+        (
+            ["t", "--partition", "0", "--before-offset", str(2**63)],
+            "less than or equal to 9223372036854775807",
+        ),
         (["--from-file", str(file)], f'--from-file: {file}: not {{"partitions"'),
     ):
         ran = runner.invoke(app, ["records", "delete", *words], env={"COLUMNS": "250"})

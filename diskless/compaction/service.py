@@ -68,6 +68,7 @@ COMPACTION: Final = "compaction"
 LEVEL: Final = 3
 """The level of esker.version from which runs may be replaced."""
 
+NOT_MARKED: Final = -1
 LISTED_AT_ONCE: Final = 10_000
 MAX_RUNS: Final = 200_000
 """Runs that one pass looks at; the next pass goes on behind the last partition."""
@@ -317,10 +318,12 @@ class Rewriting:
     async def _sparse_objects(
         self, coordinator: int, keys: ObjectKeys
     ) -> tuple[set[str], set[str]]:
-        """Return the keys of rewritten objects below half use, and of those past the deadline."""
+        """Return the keys of objects below half use, and of those past the deadline."""
         sparse, overdue = set(), set()
         for row in await self._list_objects(coordinator, -1):
-            if row.marked_at_ms == -1 and 0 < 2 * row.used_bytes < row.size_bytes:
+            # Only where a run has died: of a tiny object the footer alone is more than half.
+            has_died = row.marked_at_ms == NOT_MARKED and row.first_deletion_ms >= 0
+            if has_died and 0 < 2 * row.used_bytes < row.size_bytes:
                 sparse.add(keys.key(row.object_id))
         if self._settings.physical_max_ms >= 0:
             before_ms = self._wall_ms() - self._settings.physical_max_ms

@@ -97,7 +97,7 @@ class Map(Mapping[K, V]):
                 yield from (key for key in before if key not in after)
 
     def edit(self) -> Editor[K, V]:
-        """Begin a series of changes that makes a new map."""
+        """Return an editor that collects changes for a new map."""
         return Editor(self, self._shards, self._size)
 
 

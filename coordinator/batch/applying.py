@@ -184,7 +184,10 @@ def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[L
 
 
 def _append_times(record: ObjectCommitRecord) -> Iterator[int]:
-    """Yield each batch's append time, or -1 for a batch with create time, as Kafka answers."""
+    """Yield the append time of each batch, or -1 for a batch with create time.
+
+    Kafka answers a Produce request so.
+    """
     for kind, time in zip(record.timestamp_types, record.max_timestamps, strict=True):
         yield time if kind else -1
 
@@ -401,7 +404,7 @@ def _forgotten(tables: Tables, record: LeasesForgottenRecord) -> None:
 
 
 def lease_answers(tables: Tables, lease: Lease) -> Iterator[int]:
-    """Yield the ids of a lease's committed objects whose commit responses are still kept."""
+    """Yield the ids of a lease's committed objects whose commit responses are kept for retries."""
     kept = 0
     for object_id in range(lease.last_committed_id, lease.first_object_id - 1, -1):
         if kept == KEPT_ANSWERS:
@@ -483,7 +486,10 @@ def _replaced(tables: Tables, record: RunsReplacedRecord) -> None:
 
 
 def ended_objects(tables: Tables, record: MetadataRecord) -> list[int]:
-    """Return the ids of open objects that the end of a lease closes. Call it before `apply`."""
+    """Return the ids of open objects that the end of a lease closes.
+
+    Call it before `apply`.
+    """
     match record:
         case LeaseClosedRecord():
             lease_ids: tuple[int, ...] = (record.lease_id,)
@@ -516,7 +522,7 @@ def _fenced(tables: Tables, record: DeleteFenceRecord) -> None:
 
 
 def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
-    """Remove the ids of deleted objects from the orphan ids that their leases keep."""
+    """Remove the ids of deleted objects from the orphan ids of the objects' leases."""
     by_lease: dict[int, list[int]] = {}
     find = LeaseFinder(tables).find
     for object_id in record.object_ids:

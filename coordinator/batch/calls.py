@@ -119,7 +119,7 @@ def _of_tables(
 def _of_controller(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """Make a decision function refuse controller epochs that are not committed yet.
+    """Wrap a decision so that it refuses a controller epoch above the cluster log's newest.
 
     The refusal is retriable.
 
@@ -141,7 +141,7 @@ def _of_controller(
 
 
 def _names_its_offsets(request: rpc.DeleteDisklessRecordsRequest) -> bool:
-    """Return whether no offset in the request is -1, which means the current high watermark."""
+    """Return whether a request states every offset itself, without -1 for the high watermark."""
     return not any(
         partition.offset == HIGH_WATERMARK
         for topic in request.topics

@@ -70,7 +70,7 @@ class CheckpointSource(Tables, Protocol):
         """Return a partition's producer states with their producer ids, by rising id."""
 
     def all_answers(self) -> Iterable[tuple[int, Answer]]:
-        """Return all kept commit responses with their object ids, by rising id."""
+        """Return the commit responses kept for retries with their object ids, by rising id."""
 
 
 class CheckpointSink(Protocol):

@@ -73,7 +73,7 @@ class ClusterView(Protocol):
         """
 
     def last_producer_id_before(self, time_ms: int) -> int:
-        """Return the largest producer id allocated up to `time_ms`, or -1 without one.
+        """Return the largest producer id allocated up to `time_ms`, or -1 if no id was.
 
         Ids whose time is no longer remembered count.
         """
@@ -112,12 +112,12 @@ class StaticView:
         return self.handed_out_ms.get(producer_id, self.default_handed_out_ms)
 
     def last_producer_id_before(self, time_ms: int) -> int:
-        """Return the largest fixed producer id allocated up to `time_ms`, or -1 without one."""
+        """Return the largest fixed producer id allocated up to `time_ms`, or -1 if no id was."""
         return last_id_before(self.handed_out_ms, time_ms)
 
 
 def last_id_before(times_ms: Mapping[int, int | None], time_ms: int) -> int:
-    """Return the largest id whose time is unknown or at most `time_ms`, or -1 without such an id.
+    """Return the largest id whose time is unknown or at most `time_ms`, or -1 if no id qualifies.
 
     >>> last_id_before({3: None, 7: 1_000, 9: 2_000}, 1_500), last_id_before({}, 0)
     (7, -1)

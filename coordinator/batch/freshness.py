@@ -39,7 +39,10 @@ class Freshness:
         self._level_at_s: float | None = None
 
     def note(self) -> None:
-        """Record the leader's newest high watermark, and when the applied one was announced."""
+        """Update the time as of which the replica is known to have every committed record.
+
+        A high watermark that is not applied yet is recorded with the time of its announcement.
+        """
         word, words = self._log.committed_as_of, self._words
         if word is not None and (not words or word.at_s > words[-1].at_s):
             if words and (

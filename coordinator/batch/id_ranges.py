@@ -36,7 +36,7 @@ def appended(ranges: Ranges, first: int, end: int) -> Ranges:
 
 
 def added(ranges: Ranges, number: int) -> Ranges:
-    """Return the ranges with one more number, or unchanged if it lies in one of them.
+    """Return the ranges with one more number, or unchanged if they contain the number.
 
     >>> added(((1, 3), (4, 5)), 3), added(((1, 3),), 0), added(((1, 3),), 2)
     (((1, 5),), ((0, 3),), ((1, 3),))

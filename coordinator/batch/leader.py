@@ -140,7 +140,7 @@ class Leader:
         self.proposer.applied()
 
     def _note_stamp(self) -> None:
-        """Pass a new steady time of the log to the clock if it was written while this node ran."""
+        """Advance the clock to a steady time that was written to the log while this node ran."""
         counters = self._machine.store.counters
         replaces = counters.clock_resets != self._seen_resets
         is_new = counters.steady_ms != self._seen_stamp_ms or replaces
@@ -209,7 +209,7 @@ class Leader:
         return agreeing > clocks.voters // 2
 
     def _report_hold(self, ahead_ms: int | None) -> None:
-        """Log a warning at once and hourly while the clock is held, and one when the hold ends.
+        """Log a warning at once and hourly while the clock is held, and log the hold's end.
 
         Args:  ahead_ms: how far the wall clock is ahead of the newest stamp; None: not held.
         """

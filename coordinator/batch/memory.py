@@ -345,7 +345,7 @@ class InMemoryState:
             yield key[1], self.producers[key]
 
     def all_answers(self) -> Iterable[tuple[int, Answer]]:
-        """Return the kept commit responses with their object ids for a checkpoint."""
+        """Return the commit responses kept for retries with their object ids, for a checkpoint."""
         return sorted(self.answers.items())
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:

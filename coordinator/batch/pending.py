@@ -138,7 +138,7 @@ class PendingState:
         self._end_offset = offset + 1
 
     def applied(self, end_offset: int) -> None:
-        """Drop proposed changes that are applied, given the applied state's `end_offset`."""
+        """Drop proposed changes that the applied state, which ends at `end_offset`, contains."""
         if end_offset >= self._old_end_offset:
             for overlay in self._overlays:
                 overlay.age()
@@ -154,5 +154,5 @@ class PendingState:
         self._end_offset = self._old_end_offset = 0
 
     def __len__(self) -> int:
-        """Return the number of rows that proposed records changed and memory still keeps."""
+        """Return the number of rows in memory that hold changes by proposed records."""
         return sum(len(overlay) for overlay in self._overlays)

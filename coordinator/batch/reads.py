@@ -178,7 +178,7 @@ class _Budget:
         self.told_any = False
 
     def is_used_up(self, left: int) -> bool:
-        """Return whether no further run of batches of a partition fits into the limits."""
+        """Return whether a limit of the response forbids a further run of batches."""
         return self.runs_left <= 0 or (self.told_any and (left <= 0 or self.bytes_left <= 0))
 
 

@@ -188,7 +188,7 @@ class ReadOnlyCoordinator:
             raise
 
     async def _read_barrier(self) -> Offset:
-        """Wait until the state has every record committed before; return the end offset."""
+        """Wait until the state has every record committed before this call; return the end."""
         self._check_open()
         offset = await self._confirm_leader()
         await self._until_applied(offset)

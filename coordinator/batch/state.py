@@ -103,7 +103,7 @@ class Rewrite(NamedTuple):
     open_objects: tuple[OpenObject, ...]  # of them, those that are still filled; by rising id
 
     def find_open(self, object_id: int) -> OpenObject | None:
-        """Return an object that is still filled, by its id; None without such an object."""
+        """Return the object with this id if it still accepts runs of batches, else None."""
         return next((one for one in self.open_objects if one.object_id == object_id), None)
 
 
@@ -116,7 +116,7 @@ class Cleaning(NamedTuple):
 
 
 def cleaning_of(row: Cleaning | None, log_start_offset: int) -> Cleaning:
-    """Return how far a partition is cleaned; nothing below its log start is dirty.
+    """Return a partition's compaction progress, in which records below the log start are done.
 
     >>> cleaning_of(None, 5), cleaning_of(Cleaning(9, 20, 3), 5)
     (Cleaning(cleaned_until=5, bound=-1, rewritten_until=5), \
@@ -129,8 +129,9 @@ Cleaning(cleaned_until=9, bound=20, rewritten_until=5))
 def cleaned(
     row: Cleaning | None, log_start_offset: int, first_offset: int, end_offset: int, bound: int
 ) -> Cleaning:
-    """Return how far a partition is cleaned after a range was rewritten under a bound.
+    """Return a partition's compaction progress after a range was compacted.
 
+    `bound` is the offset up to which the compaction knew the newest record of each key.
     Progress is contiguous from the log start, under one bound; other ranges change nothing.
     """
     before = cleaning_of(row, log_start_offset)
@@ -257,11 +258,11 @@ class Tables(Protocol):
 
     @property
     def answers(self) -> Table[int, Answer]:
-        """Return the table of kept commit responses by object id."""
+        """Return the table of commit responses kept for retries, by object id."""
 
     @property
     def cleanings(self) -> Table[LogId, Cleaning]:
-        """Return the table of compacted partitions' cleaning states, by log id."""
+        """Return the table of compacted partitions' compaction progress, by log id."""
 
     @property
     def replacing(self) -> SmallTable[tuple[LogId, int], int]:

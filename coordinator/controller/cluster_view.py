@@ -72,7 +72,7 @@ class ImageView:
         return None if time_ms < 0 else time_ms
 
     def last_producer_id_before(self, time_ms: int) -> int:
-        """Return the largest producer id that was allocated at a time or earlier; -1: none was."""
+        """Return the largest producer id allocated up to `time_ms`, or -1 if no id was."""
         blocks = self._image().producer_ids
         old = (block for block in blocks if block.block_time_ms <= time_ms)
         return max((block.next_producer_id - 1 for block in old), default=-1)

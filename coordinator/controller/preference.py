@@ -102,7 +102,7 @@ class Preferences:
         return []
 
     def note_changes(self, changes: list[Change], now_ms: int) -> None:
-        """Count these changes of preferred brokers, and record when they were written."""
+        """Count these changes of preferred brokers, and record the time of writing."""
         self.changes += len(changes)
         self._changed_ms = now_ms
 
@@ -145,7 +145,7 @@ def serving_brokers(image: MetadataImage) -> Mapping[int, RegisterBrokerRecord]:
 
 
 def change_preferences(context: Context, preferences: Preferences, now_ms: int) -> Decision:
-    """Write the due changes of which brokers are preferred; respond with these changes."""
+    """Write the due changes of the set of preferred brokers, and respond with these changes."""
     if not may_write_preference(context.image):
         return Decision((), ())
     changes = preferences.choose(context.image, now_ms)

@@ -88,7 +88,7 @@ def missing_partitions(
 
 
 def hosted_counts(topic: TopicImage) -> dict[int, int]:
-    """Return how many partitions of a topic each of its batch coordinators must create.
+    """Return the number of partitions of a topic that each of its coordinators must create.
 
     An Init names a number, not a list, so a coordinator of partitions 0 and 5 creates six. The
     mapping defines which of them are its own.

@@ -403,7 +403,7 @@ def split_creation(request: rpc.CreateTopicsRequest) -> list[rpc.CreateTopicsReq
 
 
 def _merge_results(topics: tuple[_Created, ...]) -> tuple[_Created, ...]:
-    """Replace NOT_CONTROLLER by NOT_LEADER_OR_FOLLOWER, unless every topic has NOT_CONTROLLER."""
+    """Replace NOT_CONTROLLER by NOT_LEADER_OR_FOLLOWER, unless all topics have NOT_CONTROLLER."""
     not_controller = ErrorCode.NOT_CONTROLLER
     if all(topic.error_code == not_controller for topic in topics):
         return topics

@@ -50,7 +50,7 @@ class SecurityEdit:
         return self._security
 
     def apply(self, record: MetadataRecord) -> tuple[object | None, object | None]:
-        """Apply a security record; return the record that it replaces and the new one.
+        """Apply a security record; return the replaced record and the new record.
 
         A missing record is None.
         """

@@ -143,7 +143,7 @@ class Replica:
 
 
 def _time(said: object) -> int:
-    """Return a command's time in ms if it is a valid one, else raise ValueError.
+    """Return a command's time in ms, or raise ValueError if the time is invalid.
 
     A wild clock would break all nodes at once.
     """

@@ -127,7 +127,7 @@ class GroupBroker:
 
     @property
     def deadline_ms(self) -> int | None:
-        """Return when the next timer is due, in ms on the clock of `step`; None without timers."""
+        """Return the ms, on the clock of `step`, at which the next timer is due, or None."""
         return self.timers.next_ms
 
     # --- used by groups and reads ---------------------------------------------------------------
@@ -162,7 +162,7 @@ class GroupBroker:
         self.request(request, then)
 
     def on_ownership_lost(self, group_id: str) -> None:
-        """Stop coordinating a group that another broker coordinates by now."""
+        """Stop coordinating a group that another broker coordinates now."""
         self.forget(group_id, ErrorCode.NOT_COORDINATOR)
 
     def on_group_removed(self, group_id: str, ownership_epoch: int) -> None:

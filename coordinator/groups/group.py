@@ -545,7 +545,7 @@ def refuse_join_in_any_state(request: rpc.JoinGroupRequest, settings: GroupSetti
 
 
 def _unique_protocols(request: rpc.JoinGroupRequest) -> Protocols:
-    """Return the request's protocols, of each name only the first."""
+    """Return the request's protocols without those that repeat an earlier protocol's name."""
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, bytes(protocol.metadata))

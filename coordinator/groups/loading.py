@@ -81,7 +81,7 @@ class Loading:
         self._backoff_ms = env.settings.retry_backoff_ms
 
     def begin(self) -> None:
-        """Request the group's ownership, and limit how long clients' requests wait for it."""
+        """Request the group's ownership, and set a deadline for the clients' waiting requests."""
         patience_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
         self._env.timers.set(TimerKey(self.group_id, "patience"), patience_ms)
         self._acquire()
@@ -95,7 +95,7 @@ class Loading:
         self._may_create = self._may_create or creates_group(inbound)
 
     def on_timer(self, key: TimerKey) -> None:
-        """Request the consumer group's ownership again, or refuse its waiting requests at last."""
+        """Request the group's ownership again, or refuse its waiting requests at the deadline."""
         if key.kind == "load":
             self._acquire()
         elif key.kind == "patience":
@@ -105,7 +105,7 @@ class Loading:
                 self._env.reply(inbound, error_response(inbound, _loading_code(inbound)))
 
     def close(self, code: ErrorCode) -> None:
-        """Answer the waiting requests with `code`; this broker will not own the group."""
+        """Answer the waiting requests with `code`, because this broker will not own the group."""
         self._is_closed = True
         parked, self.parked = self.parked, []
         for inbound in parked:

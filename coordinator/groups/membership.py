@@ -147,7 +147,7 @@ class Membership:
         return any(self._offers[name] == len(self.members) for name in names)
 
     def select_protocol(self) -> str:
-        """Return the common protocol with the most votes; members must have one in common."""
+        """Return the protocol with the most votes of those that every member supports."""
         size = len(self.members)
         candidates = {name for name, count in self._offers.items() if count == size}
         votes: Counter[str] = Counter()

@@ -72,7 +72,7 @@ class Env(Protocol):
         """Send a group's request to the group log; the group's request queue gets the response."""
 
     def on_ownership_lost(self, group_id: str) -> None:
-        """Stop coordinating a group that another broker coordinates by now."""
+        """Stop coordinating a group that another broker coordinates now."""
 
     def on_group_removed(self, group_id: str, ownership_epoch: int) -> None:
         """Stop coordinating a group that was removed from the group log."""

@@ -129,7 +129,7 @@ class Reads:
         self._source.timers.set(TimerKey("", READ, str(self._count)), at_ms)
 
     def _is_image_current_since(self, began_ms: int) -> bool:
-        """Return whether the cluster image has everything committed before `began_ms`."""
+        """Return whether the cluster image has every record committed before `began_ms`."""
         age_ms = self._source.topics.age_ms()
         return age_ms is not None and age_ms <= self._source.now_ms - began_ms
 

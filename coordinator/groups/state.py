@@ -171,7 +171,7 @@ class GroupsEdit:
         self._set_group(record, group._replace(offsets=frozen))
 
     def _set_group(self, record: GroupGenerationRecord | GroupOffsetsRecord, group: Group) -> None:
-        """Store a group; advance its sequence if the record has the current ownership epoch."""
+        """Store a group; raise its sequence number if the record is of the current owner."""
         if record.ownership_epoch == group.ownership_epoch:
             group = group._replace(sequence=max(group.sequence, record.sequence))
         self._groups.set(record.group_id, group)

@@ -44,7 +44,7 @@ class Timers:
 
     @property
     def next_ms(self) -> int | None:
-        """Return when to call `pop_due` next, at the latest; None if no timer is set."""
+        """Return the time in ms by which to call `pop_due`, or None if no timer is set."""
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> TimerKey | None:

@@ -104,7 +104,7 @@ _NO_TIME: Final = Refused(ErrorCode.INVALID_TIMESTAMP)
 def _judge_object(
     request: CommitBatchesRequest, tables: Tables, candidates: Candidates
 ) -> Answered | None:
-    """Return the response to a repeated or forbidden commit; None if batches may be decided."""
+    """Return the response to a repeated or forbidden commit; None if batches get offsets."""
     count = sum(len(group.batches) for topic in request.topics for group in topic.partitions)
     if count > MAX_BATCHES:
         message = f"{count} batches in one object, at most {MAX_BATCHES}"
@@ -153,7 +153,7 @@ def _judge_without_lease(
 
 
 def _first_answer(object_id: int, tables: Tables) -> Answered:
-    """Return the response to the object's first commit, or an error if it is no longer kept."""
+    """Return the response to the object's first commit, or an error if it was discarded."""
     answer = tables.answers.get(object_id)
     if answer is None:
         return _refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "its answer is no longer kept")
@@ -205,7 +205,7 @@ class _Columns(NamedTuple):
 
 
 def _columns(request: CommitBatchesRequest) -> _Columns | str:
-    """Return the request's batches as columns, or an error message for a malformed request."""
+    """Return the fields of a request's batches as columns, or an error message if malformed."""
     if len({topic.topic_id for topic in request.topics}) != len(request.topics):
         return "a topic is named twice"
     groups = []
@@ -305,7 +305,7 @@ class _Commit:
     def _decide_group(
         self, topic: Topic | None, partition: int, batch_count: int, rows: Iterator[_Row]
     ) -> tuple[CommitBatchResult, ...] | None:
-        """Return results of a partition's batches; None if sequences contradict record counts."""
+        """Return a partition's batch results; None if a sequence contradicts its record count."""
         group = islice(rows, batch_count)
         if topic is None or topic.deleted_at_ms >= 0:
             return self._refuse_group(ErrorCode.UNKNOWN_TOPIC_ID, len(list(group)))
@@ -381,7 +381,7 @@ class _Commit:
         return Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def _state_can_have_expired(self, producer_id: int) -> bool:
-        """Return whether the producer state of a producer id can have expired in this log.
+        """Return whether the producer state of a producer id can have expired.
 
         The log says so, without a clock. Only a log that never had a record of level 2 leaves it to
         the age of the id.

@@ -133,12 +133,12 @@ def decide_expired_leases(tables: Tables, context: Context) -> Decision[None]:
 
 
 def _last_seen_ms(lease: Lease) -> int:
-    """Return when a lease was granted, or a rewriter's lease was renewed."""
+    """Return the time in ms at which a lease was granted, or a rewriter's lease was renewed."""
     return lease.granted_at_ms if lease.rewrite is None else lease.rewrite.renewed_at_ms
 
 
 def decide_forgotten_leases(tables: Tables, context: Context) -> Decision[None]:
-    """Delete long-closed leases that have no orphans, and the kept responses to their commits."""
+    """Delete long-closed leases that have no orphans, and the responses to their commits."""
     lease_ids = [
         lease_id
         for lease_id, lease in sorted(tables.leases.items())

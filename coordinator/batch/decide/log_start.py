@@ -154,7 +154,7 @@ def decide_retention(
 
 
 def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord, ...]:
-    """Drop new log starts that are not above the same partition's in an earlier record."""
+    """Drop log starts that do not exceed their partition's log start in an earlier record."""
     furthest: dict[tuple[UUID, int], int] = {}
     kept: list[LogStartOffsetsRecord] = []
     for record in records:

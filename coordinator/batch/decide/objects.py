@@ -127,7 +127,7 @@ def _may_go(
     candidates: Candidates,
     context: Context,
 ) -> bool | None:
-    """Return True if an object's row may be deleted, False without a row, None if it must stay."""
+    """Return whether an object has a row to delete, or None if the object must not be removed."""
     stored = candidates.stored_object(object_id)
     if stored is not None:
         marked = stored.marked_at_ms

@@ -115,7 +115,7 @@ def decide_rewrite_lease(
 
 
 def _refuse_owner(request: RewriteLeaseRequest, tables: Tables, context: Context) -> Refusal | None:
-    """Return the error of a request whose owner may have no rewrite lease; None if it may."""
+    """Return the error of a request from an owner that must not get a rewrite lease, or None."""
     if not may_write_format(context.view.features(), 3):
         return ErrorCode.UNSUPPORTED_VERSION, _NEEDS_LEVEL
     is_brokers = request.broker_id >= 0 and request.broker_epoch >= 0
@@ -178,7 +178,7 @@ def _renew_or_end(
 def _find_lease(
     request: RewriteLeaseRequest | ReplaceRunsRequest, tables: Tables
 ) -> Lease | Refusal:
-    """Return the open rewrite lease that a request names, if it is its sender's; else an error."""
+    """Return the open rewrite lease that a request names and its sender owns, or else an error."""
     lease_id = request.lease_id
     lease = tables.leases.get(lease_id)
     if lease is None:
@@ -224,7 +224,7 @@ _Outcome = _Accepted | _Done | Refusal
 def decide_replace_runs(
     request: ReplaceRunsRequest, tables: Tables, applied: AppliedState, context: Context
 ) -> Decision[ReplaceRunsResponse]:
-    """Replace the runs of batches of each range by runs in the request's object, or refuse it.
+    """Replace the runs of batches of each range by runs in the request's object, or refuse to.
 
     Args:  tables: pending state. applied: the applied state, which has the runs.
     """
@@ -272,7 +272,7 @@ def _answer(row: _Range, outcome: _Outcome) -> _Answer:
 
 
 def _refuse_form(request: ReplaceRunsRequest, context: Context) -> Refusal | None:
-    """Return the error of a request that no state could accept; None if its form is right."""
+    """Return the error of a request that is invalid whatever the state is, or None."""
     if not may_write_format(context.view.features(), 3):
         return ErrorCode.UNSUPPORTED_VERSION, _NEEDS_LEVEL
     rows = [row for topic in request.topics for row in topic.partitions]
@@ -307,7 +307,7 @@ def _refuse_form(request: ReplaceRunsRequest, context: Context) -> Refusal | Non
 def _find_object(
     request: ReplaceRunsRequest, tables: Tables, rows: Sequence[_Range]
 ) -> bool | Refusal:
-    """Return whether an object takes the runs of these rows, or the error if it takes none.
+    """Return whether the request's object takes the new runs of these ranges, or else an error.
 
     False stands for an object that is closed already, where a request only closes it.
     """
@@ -361,7 +361,7 @@ class _Judge:
             self._replacing.setdefault(log_id, []).append((first, end))
 
     def judge(self, topic_id: UUID, row: _Range) -> _Outcome:
-        """Return whether a range's runs of batches may be replaced, or are already, or the error.
+        """Return whether a range's runs of batches can be replaced or already are, or an error.
 
         Retriable where records that are proposed and not applied decide it.
         """
@@ -405,7 +405,7 @@ class _Judge:
         return _Accepted(after)
 
     def _lies_in_object(self, row: _Range, live: Sequence[Run]) -> bool:
-        """Return whether the live runs of a range are those that the request brings."""
+        """Return whether the live runs of a range are already the request's new runs."""
         return len(live) == len(row.runs) and all(
             (run.object_id, run.byte_offset, run.byte_size, run.last_offset)
             == (self._object_id, new.byte_offset, new.size, new.last_offset)
@@ -414,7 +414,7 @@ class _Judge:
 
 
 def _malformed(row: _Range) -> str | None:
-    """Return what is wrong with a range whatever the state is, or None."""
+    """Return the reason why a range is invalid whatever the state is, or None."""
     if not 0 <= row.first_offset < row.end_offset:
         return f"the range from {row.first_offset} to {row.end_offset} is empty"
     if row.old_run_count < 1 or not row.runs:
@@ -445,7 +445,7 @@ def _malformed_run(run: NewRun, base_offset: int) -> str | None:
 
 
 def _refuse_runs(row: _Range, live: Sequence[Run], log_start: int) -> Refusal | None:
-    """Return why the live runs of a range are not those that it names; None if they are."""
+    """Return the error that forbids the replacement of a range's live runs, or None."""
     if live[0].base_offset > row.first_offset or live[0].last_offset < log_start:
         return ErrorCode.OFFSET_OUT_OF_RANGE, f"the log starts at {log_start}"
     places = [(run.object_id, run.byte_offset, run.byte_size) for run in live]
@@ -511,7 +511,7 @@ def describe_cleaning(
     applied: AppliedState,
     _context: Context,
 ) -> DescribeCleaningResponse:
-    """Describe how far the requested partitions are cleaned, from applied state."""
+    """Describe the compaction progress of the requested partitions, from applied state."""
     if sum(len(topic.partitions) for topic in request.topics) > MAX_DESCRIBED_PARTITIONS:
         message = f"a request may name at most {MAX_DESCRIBED_PARTITIONS} partitions"
         return DescribeCleaningResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=message)

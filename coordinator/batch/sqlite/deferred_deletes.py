@@ -46,7 +46,7 @@ Moves = Sequence[Move]
 
 
 def earlier_sql(first: str, second: str) -> str:
-    """Return SQL for the earlier of two times, of which -1 stands for none."""
+    """Return an SQL expression for the earlier of two times, where -1 means no time."""
     first, second = f"NULLIF({first}, -1)", f"NULLIF({second}, -1)"
     return f"COALESCE(MIN({first}, {second}), {first}, {second}, -1)"
 
@@ -72,7 +72,7 @@ class DeferredDeletes:
         return len(self._pending)
 
     def packed(self) -> bytes:
-        """Encode as bytes, for each log id, the offsets below which rows are to be deleted."""
+        """Encode the queue: for each log id, the offsets below which to delete runs of batches."""
         self.is_changed = False
         return msgpack.packb(list(self._pending.items()))  # type: ignore[no-any-return]
 
@@ -91,7 +91,7 @@ class DeferredDeletes:
         return self._delete(log_id, tally, moves, limit)
 
     def _delete(self, log_id: int, tally: Tally, moves: list[Move], limit: int) -> list[Dead]:
-        """Delete up to `limit` runs of one partition, and keep what is left of its moves."""
+        """Delete up to `limit` queued runs of one partition; the others stay queued."""
         dead: list[Dead] = []
         left = limit
         while moves and left > 0:  # not even a look at 0: a record may name ten thousand partitions
@@ -154,5 +154,5 @@ class DeferredDeletes:
 
 
 def unpacked(value: bytes | None) -> dict[int, Moves]:
-    """Decode the bytes of `packed` into moves by log id; return an empty queue for None."""
+    """Decode a queue that `packed` encoded, by log id; return an empty queue for None."""
     return {} if value is None else dict(msgpack.unpackb(value, use_list=False))

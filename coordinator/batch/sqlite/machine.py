@@ -158,7 +158,7 @@ class CoordinatorMachine:
             listener()
 
     def freeze(self) -> FrozenState:
-        """Return the current state for a checkpoint; later records do not change it."""
+        """Return a view of the current state for a checkpoint; later records do not change it."""
         self.store.begin()
         self.flush()
         self._changed_when_frozen = self.store.changed_records

@@ -29,7 +29,7 @@ def mark(connection: sqlite3.Connection, record: ObjectsMarkedRecord) -> int:
 
 
 def add_found(connection: sqlite3.Connection, record: OrphansFoundRecord) -> int:
-    """Insert missing rows of orphans that a store listing found; return how many were inserted."""
+    """Insert missing rows of orphans that a store listing found; return the number of new rows."""
     *columns, _, died_ms = found_orphan(record.marked_at_ms)
     added = connection.executemany(
         "INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -52,7 +52,7 @@ def fill(
     used_bytes: int,
     topic_ids: Iterable[bytes],
 ) -> bool:
-    """Add the bytes of new runs of batches to a rewritten object; return whether it is new."""
+    """Add the bytes of new runs to a rewritten object; return whether the object is new."""
     found = connection.execute(
         "SELECT topic_ids FROM objects WHERE object_id = ?", (record.object_id,)
     ).fetchone()
@@ -74,7 +74,7 @@ def fill(
 
 
 def remove(connection: sqlite3.Connection, record: ObjectsRemovedRecord) -> int:
-    """Delete the given objects' rows from the table `objects`; return how many were deleted."""
+    """Delete the given objects' rows from the table `objects`; return the number of these rows."""
     gone = connection.executemany(
         "DELETE FROM objects WHERE object_id = ?",
         [(object_id,) for object_id in record.object_ids],

@@ -79,13 +79,13 @@ def unpack_broker(row: bytes) -> Broker:
 
 
 def pack_answer(answer: Answer) -> bytes:
-    """Encode the row of a kept commit response as bytes."""
+    """Encode the row of a commit response that is kept for retries as bytes."""
     ids = tuple(topic_id.bytes for topic_id in answer.topic_ids)
     return bytes(_pack(answer._replace(topic_ids=ids)))  # type: ignore[arg-type]
 
 
 def unpack_answer(row: bytes) -> Answer:
-    """Decode the row of a kept commit response. Raises DamagedStateError."""
+    """Decode the row of a commit response kept for retries. Raises DamagedStateError."""
 
     def make(fields: Any) -> Answer:
         answer = Answer._make(fields)

@@ -219,7 +219,7 @@ class Runs:
         return dead, new
 
     def _rebuild_spans(self, tally: Tally, first: int, last: int, log_start_offset: int) -> None:
-        """Make the spans anew that lie above the runs which end between two offsets.
+        """Replace the spans that index the runs which end between two offsets.
 
         On each level these are whole spans, so those before and behind them stay exact. The last
         of them may be shorter than others.
@@ -238,7 +238,7 @@ class Runs:
     def _span_bounds(
         self, log_id: int, level: int, first: int, last: int
     ) -> tuple[int, int | None]:
-        """Delete the spans above runs that end from `first` to `last`.
+        """Delete the spans that index the runs which end from `first` to `last`.
 
         Returns the range of last offsets that they were above; an end of None is open.
         """
@@ -259,7 +259,7 @@ class Runs:
     def _regroup(
         self, log_id: int, level: int, below: str, begin: int, end: int | None
     ) -> tuple[int, int]:
-        """Insert the spans of a level above a range of last offsets.
+        """Insert the spans of one level that index the runs which end in a range of offsets.
 
         Returns the number and greatest time of what is left over at an open end.
         """

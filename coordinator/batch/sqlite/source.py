@@ -71,7 +71,7 @@ class StoreSource:
             yield producer_id, rows.unpack_producer(appended_at_ms, row)
 
     def all_answers(self) -> Iterator[tuple[int, Answer]]:
-        """Yield the kept commit responses with their object ids, by rising id."""
+        """Yield the commit responses kept for retries with their object ids, by rising id."""
         for object_id, row in self._read("SELECT object_id, row FROM answers ORDER BY object_id"):
             yield object_id, rows.unpack_answer(row)
 

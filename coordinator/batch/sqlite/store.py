@@ -218,11 +218,11 @@ class Store:
 
     @property
     def _dies_ms(self) -> int:
-        """Return the time that objects note as their first deletion; -1 while none is noted."""
+        """Return the time to store as objects' first deletion, or -1 if no times are stored."""
         return self.counters.steady_ms if self.counters.notes_deletions else -1
 
     def _replace(self, record: RunsReplacedRecord) -> None:
-        """Replace runs of batches and their spans, and count the bytes of all objects anew."""
+        """Replace runs of batches and their spans, and update the used bytes of the objects."""
         self._drain()
         used_bytes, topics = 0, set()
         for replaced in ranges_of(record):

@@ -44,8 +44,9 @@ Profile = Annotated[
         "--profile",
         metavar="NAME",
         autocompletion=complete_profiles,
-        help="Profile with the addresses of the cluster; default: the environment's ESKER_PROFILE, "
-        "else the default profile of the file that `esker profile list` names.",
+        help="Name of the profile with the cluster's addresses; default: the environment's "
+        "ESKER_PROFILE, else the default profile of the file that `esker profile list` "
+        "names.",
     ),
 ]
 
@@ -122,7 +123,7 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
             metavar=metavar,
             min=argument.min,
             autocompletion=argument.autocompletion,
-            help=f"The argument {metavar}, under the name of Kafka's option.",
+            help=f"Value of the argument {metavar}, under the name of Kafka's option.",
         )
         parameters += [
             made.replace(annotation=Annotated[kind, argument], default=None),

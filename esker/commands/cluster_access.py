@@ -45,7 +45,8 @@ Controller = Annotated[
     typer.Option(
         "--bootstrap-controller",
         metavar="HOST:PORT[,...]",
-        help="Addresses of one or more controllers to send requests to; default: brokers are used.",
+        help="Addresses (host:port,...) of controllers to send requests to; default: brokers "
+        "are used.",
     ),
 ]
 Server = Annotated[
@@ -53,17 +54,19 @@ Server = Annotated[
     typer.Option(
         "--bootstrap-server",
         metavar="HOST:PORT[,...]",
-        help="Addresses of one or more brokers to connect to first; default: the environment's "
+        help="Addresses (host:port,...) of brokers to connect to first; default: the environment's "
         f"{SERVERS_VARIABLE}, else those of the profile, else 127.0.0.1:9092.",
     ),
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the result as one JSON object; default: as text.")
+    bool, typer.Option("--json", help="Print the result as one JSON object; default: print text.")
 ]
 TimeoutMs = Annotated[
     int,
     typer.Option(
-        min=1, help="Time to wait for a response before the command fails, in milliseconds."
+        min=1,
+        help="Time to wait for a response before the command fails, in milliseconds; default: "
+        "5000 to 60000, depending on the command.",
     ),
 ]
 

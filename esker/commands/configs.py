@@ -118,14 +118,16 @@ def alter(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="Settings to change, with new values; may be repeated. Write a value with "
-            "commas as KEY=[A,B].",
+            help="Settings to change, as KEY=VALUE,... with a value that has commas as "
+            "KEY=[A,B]; may be repeated; default: no setting is changed.",
         ),
     ] = None,
     delete_config: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY,...", help="Names of settings to reset to their defaults; may be repeated."
+            metavar="KEY,...",
+            help="Names (KEY,...) of settings to reset to their defaults; may be repeated; "
+            "default: no setting is reset.",
         ),
     ] = None,
     as_json: AsJson = False,

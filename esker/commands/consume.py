@@ -53,7 +53,8 @@ Group = Annotated[
     typer.Option(
         metavar="GROUP",
         autocompletion=complete_groups,
-        help="Consumer group to join and to commit offsets for; default: no group, no commits.",
+        help="Id of the consumer group to join and to commit offsets for; default: no group is "
+        "joined.",
     ),
 ]
 Partition = Annotated[
@@ -64,8 +65,8 @@ Offset = Annotated[
     int | None,
     typer.Option(
         max=MAX_INT64,
-        help="Offset to start at in every partition; -N means N offsets before the end; "
-        "default: the end.",
+        help="Offset to start at in every partition, or -N for N offsets before the end; "
+        "default: the end offset.",
     ),
 ]
 Timestamp = Annotated[
@@ -103,13 +104,17 @@ Output = Annotated[
     typer.Option(
         metavar="json|raw|FORMAT",
         autocompletion=complete_from("json", "raw"),
-        help="Form of each record: json; raw, the bytes of the value alone; or a format as kcat's, "
-        f"with {FIELDS_HELP}; default: the value as a line.",
+        help="Format of each record: json, raw (only the bytes of the value), or a format string "
+        f"as in kcat, with {FIELDS_HELP}; default: print the value as a line.",
     ),
 ]
 JsonRecords = Annotated[
     bool,
-    typer.Option("--json", help="Print each record as one JSON object, as --output json does."),
+    typer.Option(
+        "--json",
+        help="Print each record as one JSON object, as --output json does; default: print values "
+        "as lines.",
+    ),
 ]
 
 

@@ -54,7 +54,8 @@ Port = Annotated[
     typer.Option(
         min=1,
         max=65535,
-        help="Port of the first broker; further brokers use the next higher ports; default: 9092.",
+        help="Port number of the first broker; further brokers use the next higher ports; "
+        "default: 9092.",
     ),
 ]
 Brokers = Annotated[
@@ -64,21 +65,24 @@ StoreOption = Annotated[
     str | None,
     typer.Option(
         metavar="s3://BUCKET",
-        help="S3 bucket to store records in; default: the directory objects in --dir.",
+        help="S3 bucket (s3://BUCKET) to store records in; default: the directory objects in "
+        "--dir.",
     ),
 ]
 Endpoint = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="URL of the bucket's S3 service; requires --store; default: Amazon's.",
+        help="URL (http://HOST:PORT) of the bucket's S3 service; requires --store; default: "
+        "Amazon's URL.",
     ),
 ]
 Region = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="AWS region of the bucket; requires --store; default: the AWS configuration's region.",
+        help="Name of the bucket's AWS region; requires --store; default: the AWS "
+        "configuration's region.",
     ),
 ]
 Settings = Annotated[
@@ -93,13 +97,14 @@ Reset = Annotated[
     bool,
     typer.Option(
         "--reset",
-        help="Remove the cluster's files from --dir before the start; default: files are kept.",
+        help="Remove the cluster's files from --dir before the start; default: no file is removed.",
     ),
 ]
 WithoutAsking = Annotated[
     bool,
     typer.Option(
-        "--yes", help="With --reset: remove files without a confirmation; default: ask for one."
+        "--yes",
+        help="With --reset: remove files without a confirmation; default: the command asks for it.",
     ),
 ]
 

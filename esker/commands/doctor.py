@@ -32,8 +32,8 @@ def doctor(
         bool,
         typer.Option(
             "--start",
-            help="Also start Spark and run a small job, as --master does; default: Spark is "
-            "not started.",
+            help="Also start Spark and run a small job; default: Spark is started only with "
+            "--master.",
         ),
     ] = False,
     master: Master = None,
@@ -41,7 +41,8 @@ def doctor(
         str | None,
         typer.Option(
             metavar="DIR|s3://BUCKET",
-            help="Object store to check by listing it; default: no object store is checked.",
+            help="Directory or s3://BUCKET of an object store to check by listing it; default: "
+            "no object store is checked.",
         ),
     ] = None,
     endpoint: Endpoint = None,

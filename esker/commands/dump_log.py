@@ -70,8 +70,8 @@ Names = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE",
-        help="Segment, checkpoint, index or other file of a log; or a WAL object, given "
-        "as a file, as s3://BUCKET/KEY, or by key or id.",
+        help="Segment, checkpoint, index or other file of a log; or a WAL object, given as a "
+        "file, as s3://BUCKET/KEY, or by its object key or object id.",
     ),
 ]
 Check = Annotated[
@@ -98,41 +98,46 @@ AllowGaps = Annotated[
 ]
 JsonLines = Annotated[
     bool,
-    typer.Option("--json", help="Print the result as JSON, one object per line; default: as text."),
+    typer.Option(
+        "--json", help="Print the result as JSON, one object per line; default: print text."
+    ),
 ]
 PrintDataLog = Annotated[
     bool,
     typer.Option(
         "--print-data-log",
-        help="Also print the records of WAL objects; default: only their footers.",
+        help="Also print the records of WAL objects; default: print only the objects' footers.",
     ),
 ]
 Store = Annotated[
     str | None,
     typer.Option(
         metavar="DIR|s3://BUCKET",
-        help="Object store in which to find a WAL object by key or id; default: the "
-        "brokers' store.",
+        help="Directory or s3://BUCKET in which to find a WAL object by key or id; default: "
+        "the brokers' object store.",
     ),
 ]
 Endpoint = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="URL of the bucket's S3 service; default: Amazon's."),
+    typer.Option(
+        metavar="URL",
+        help="URL (http://HOST:PORT) of the bucket's S3 service; default: Amazon's URL.",
+    ),
 ]
 Region = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="AWS region of the bucket; default: the AWS configuration's region.",
+        help="Name of the bucket's AWS region; default: the AWS configuration's region.",
     ),
 ]
 BootstrapServer = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT[,...]",
-        help="Addresses of one or more brokers that name the object store and, with "
-        "--verify, the coordinator's metadata of each object; default: no broker is "
-        "used.",
+        help="Addresses (host:port,...) of brokers to ask for the object store's location and, "
+        "with --verify, for the coordinator's metadata of each object; default: no broker "
+        "is asked.",
     ),
 ]
 Coordinator = Annotated[

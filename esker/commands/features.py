@@ -44,7 +44,8 @@ Levels = Annotated[
     list[str],
     typer.Argument(
         metavar="NAME=LEVEL",
-        help="Feature and level to finalize; may be repeated; either all levels change or none.",
+        help="Feature and its level to finalize, as NAME=LEVEL; may be repeated; all levels "
+        "change or none.",
     ),
 ]
 DryRun = Annotated[

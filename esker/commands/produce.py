@@ -53,7 +53,8 @@ Partition = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Number of the partition to write to; default: by each key, or in turn without keys.",
+        help="Number of the partition to write to; default: the hash of each key decides, and "
+        "lines without a key go to the partitions in turn.",
     ),
 ]
 Headers = Annotated[
@@ -62,12 +63,16 @@ Headers = Annotated[
         "--header",
         "--headers",
         metavar="KEY=VALUE",
-        help="Header of each record; may be repeated; default: no headers.",
+        help="Header of each record, as KEY=VALUE; may be repeated; default: no headers.",
     ),
 ]
 InputFile = Annotated[
     Path | None,
-    typer.Option("--file", metavar="FILE", help="File to read; default: standard input."),
+    typer.Option(
+        "--file",
+        metavar="FILE",
+        help="Path of the file to read lines from; default: standard input.",
+    ),
 ]
 Acks = Annotated[
     str,
@@ -83,7 +88,7 @@ Codec = Annotated[
     typer.Option(
         metavar="none|gzip|snappy|lz4|zstd",
         autocompletion=complete_from(*(codec.name.lower() for codec in Compression)),
-        help="Compression codec of each batch; default: none.",
+        help="Compression codec of each batch: none, gzip, snappy, lz4 or zstd; default: none.",
     ),
 ]
 

@@ -64,7 +64,8 @@ def show(
         typer.Argument(
             metavar="NAME",
             autocompletion=complete_profiles,
-            help="Profile to print; default: the profile that commands use without --profile.",
+            help="Name of the profile to print; default: the profile that commands use without "
+            "--profile.",
         ),
     ] = None,
     as_json: AsJson = False,

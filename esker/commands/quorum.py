@@ -58,7 +58,8 @@ def describe(
         str | None,
         typer.Argument(
             metavar="TOPIC-N",
-            help="Partition of a quorum's log to describe; default: __cluster_metadata-0.",
+            help="Partition (TOPIC-N) whose log and replicas to describe; default: "
+            "__cluster_metadata-0.",
         ),
     ] = None,
     bootstrap_controller: Controller = None,
@@ -112,8 +113,8 @@ def accept_clock(
         int | None,
         typer.Option(
             min=0,
-            help="Partition of __diskless-metadata whose coordinator's clock to reset; "
-            "default: all partitions.",
+            help="Number of the __diskless-metadata partition whose coordinator's clock to "
+            "reset; default: all partitions.",
         ),
     ] = None,
     as_json: AsJson = False,

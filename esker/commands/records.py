@@ -31,14 +31,17 @@ def delete(
     topic: Annotated[str | None, topic_argument("Name of the topic; not with --from-file.")] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option(min=0, help="Number of a partition of the topic; may be repeated."),
+        typer.Option(
+            min=0, help="Number of a partition of TOPIC to delete records from; may be repeated."
+        ),
     ] = None,
     before_offset: Annotated[
         int | None,
         typer.Option(
             min=TO_END,
             max=MAX_INT64,
-            help="Offset of the first record that stays; -1 deletes all records up to the end.",
+            help="Offset below which records are deleted; -1 means the end offset of each "
+            "partition.",
         ),
     ] = None,
     from_file: Annotated[
@@ -47,7 +50,8 @@ def delete(
             "--from-file",
             "--offset-json-file",
             metavar="FILE",
-            help="JSON file that names topics, partitions and offsets, in place of the options.",
+            help="Path of a JSON file with topics, partitions and offsets; default: TOPIC, "
+            "--partition and --before-offset name them.",
         ),
     ] = None,
     bootstrap_server: Server = None,

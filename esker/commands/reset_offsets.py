@@ -39,13 +39,15 @@ Topics = Annotated[
         "--topic",
         metavar="TOPIC[:N,...]",
         autocompletion=complete_topics,
-        help="Topic, or some of its partitions, to reset; may be repeated.",
+        help="Topic to reset (TOPIC), or some of its partitions (TOPIC:N,...); may be repeated.",
     ),
 ]
 AllTopics = Annotated[
     bool,
     typer.Option(
-        "--all-topics", help="Reset every partition for which the group has a committed offset."
+        "--all-topics",
+        help="Reset every partition for which the group has a committed offset; default: the "
+        "partitions of each --topic.",
     ),
 ]
 Execute = Annotated[
@@ -62,7 +64,8 @@ Export = Annotated[
     bool,
     typer.Option(
         "--export",
-        help="Print new offsets as CSV (topic,partition,offset) for --from-file; default: a table.",
+        help="Print new offsets as CSV (topic,partition,offset) for --from-file; default: "
+        "print a table.",
     ),
 ]
 
@@ -77,40 +80,46 @@ ToCurrent = Annotated[
     bool,
     _flag(
         "--to-current",
-        "Keep committed offsets; reset partitions without one to their end offset.",
+        "Leave committed offsets as they are; reset partitions without a commit to the end offset.",
     ),
 ]
 ToOffset = Annotated[
     int | None,
-    typer.Option(min=0, max=MAX_INT64, help="Offset to reset every chosen partition to."),
+    typer.Option(
+        min=0,
+        max=MAX_INT64,
+        help="Offset to which every chosen partition is reset, limited to the offsets of its log.",
+    ),
 ]
 ShiftBy = Annotated[
     int | None,
     typer.Option(
         min=-MAX_INT64,
         max=MAX_INT64,
-        help="Number of offsets to move each committed offset by, negative for backwards.",
+        help="Number of offsets by which to move each committed offset; a negative number "
+        "moves back.",
     ),
 ]
 ToDatetime = Annotated[
     str | None,
     typer.Option(
         metavar="YYYY-MM-DDThh:mm:ss.sss",
-        help="Time of the first record to read, in UTC or with a zone such as +01:00.",
+        help="Time (YYYY-MM-DDThh:mm:ss.sss) of the first record to read, in UTC or with a "
+        "zone such as +01:00.",
     ),
 ]
 ByDuration = Annotated[
     str | None,
     typer.Option(
         metavar="PnDTnHnMnS",
-        help="Age of the first record to read, as an ISO 8601 duration such as PT1H30M.",
+        help="Maximum age of the first record to read, as an ISO 8601 duration such as PT1H30M.",
     ),
 ]
 FromFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="CSV file with the columns topic,partition,offset, as --export prints it.",
+        help="Path of a CSV file with the columns topic,partition,offset, as --export prints it.",
     ),
 ]
 

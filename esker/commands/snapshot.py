@@ -46,7 +46,9 @@ INSPECT_EXAMPLE = (
 
 JsonLines = Annotated[
     bool,
-    typer.Option("--json", help="Print the result as JSON, one object per line; default: as text."),
+    typer.Option(
+        "--json", help="Print the result as JSON, one object per line; default: print text."
+    ),
 ]
 
 OK = 0
@@ -73,15 +75,16 @@ BootstrapController = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT[,...]",
-        help="Addresses of one or more controllers of a running cluster; default: list "
-        "directories.",
+        help="Addresses (host:port,...) of controllers of a running cluster; default: the "
+        "given directories are listed.",
     ),
 ]
 Group = Annotated[
     str | None,
     typer.Option(
         metavar="TOPIC-N",
-        help="Partition whose log to list with --bootstrap-controller; default: all partitions.",
+        help="Partition (TOPIC-N) whose checkpoints to list with --bootstrap-controller; "
+        "default: all partitions.",
     ),
 ]
 Verify = Annotated[
@@ -319,14 +322,14 @@ def take_command(
         str,
         typer.Option(
             metavar="HOST:PORT[,...]",
-            help="Addresses of one or more controllers of the running cluster.",
+            help="Addresses (host:port,...) of controllers of the running cluster.",
         ),
     ],
     group: Annotated[
         str,
         typer.Option(
             metavar="TOPIC-N",
-            help="Partition of a quorum's log to take a checkpoint of; default: "
+            help="Partition (TOPIC-N) whose log to take a checkpoint of; default: "
             "__cluster_metadata-0.",
         ),
     ] = "__cluster_metadata-0",

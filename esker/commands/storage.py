@@ -54,7 +54,8 @@ def format_command(
         bool,
         typer.Option(
             "--rejoin",
-            help="Replace a voter's lost disk; the voter does not vote until it has caught up.",
+            help="Replace a voter's lost disk; the voter does not vote until it has caught up; "
+            "default: format the disk of a new node.",
         ),
     ] = False,
     feature: Annotated[
@@ -63,8 +64,8 @@ def format_command(
             "--feature",
             "-f",
             metavar="NAME=LEVEL",
-            help="Level of a feature in a new cluster, the same for every node; may be repeated; "
-            "default: the highest that this version supports.",
+            help="Feature level of a new cluster, as NAME=LEVEL, the same for every node; may "
+            "be repeated; default: the highest level that this version supports.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -79,7 +79,8 @@ def create(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Topic setting as KEY=VALUE; may be repeated; default: the cluster's settings.",
+            help="Setting of the topic, as KEY=VALUE; may be repeated; default: the cluster's "
+            "settings.",
         ),
     ] = None,
     as_json: AsJson = False,

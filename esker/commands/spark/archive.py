@@ -73,20 +73,22 @@ Out = Annotated[
     str,
     typer.Option(
         metavar="DIR|s3://BUCKET/PREFIX",
-        help="Directory or bucket prefix of the archive; created if missing.",
+        help="Directory or s3://BUCKET/PREFIX of the archive; a missing directory is created.",
     ),
 ]
 TablesFormat = Annotated[
     Tables | None,
     typer.Option(
-        "--as", help="Format of decoded tables; default: as in an existing archive, else avro."
+        "--as",
+        help="Format of decoded tables: avro or parquet; default: that of an existing archive, "
+        "else avro.",
     ),
 ]
 Follow = Annotated[
     bool,
     typer.Option(
         "--follow",
-        help="Archive new records repeatedly until interrupted; default: archive once.",
+        help="Archive new records repeatedly until Ctrl-C; default: archive once.",
     ),
 ]
 Interval = Annotated[

@@ -77,7 +77,8 @@ LogDirs = Annotated[
     typer.Option(
         "--log-dir",
         metavar="DIR",
-        help="Log directory of a node; may be repeated to compare the logs of several nodes.",
+        help="Log directory (log.dirs) of a node; may be repeated to compare the logs of "
+        "several nodes.",
     ),
 ]
 Store = Annotated[
@@ -85,7 +86,8 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="DIR|s3://BUCKET",
-        help="Object store of the brokers; default: objects are not checked.",
+        help="Directory or s3://BUCKET of the brokers' object store; default: objects are not "
+        "checked.",
     ),
 ]
 Prefix = Annotated[
@@ -107,15 +109,15 @@ Chosen = Annotated[
     EngineOrAuto,
     typer.Option(
         "--engine",
-        help="Engine that runs the checks; default: auto, which means local up to 200000 "
-        "offsets, else Spark.",
+        help="Engine that runs the checks: local, spark or auto (local up to 200000 offsets); "
+        "default: auto.",
     ),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="File to write violations to, one JSON object per line; default: no file.",
+        help="Path of the file to write violations to, one JSON object per line; default: no file.",
     ),
 ]
 

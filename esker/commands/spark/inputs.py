@@ -39,7 +39,7 @@ LogDir = Annotated[
     typer.Option(
         "--log-dir",
         metavar="DIR",
-        help="Log directory of any node of the cluster, to read logs from.",
+        help="Log directory (log.dirs) of any node of the cluster, to read logs from.",
     ),
 ]
 FromQuorum = Annotated[
@@ -47,7 +47,8 @@ FromQuorum = Annotated[
     typer.Option(
         "--bootstrap-controller",
         metavar="HOST:PORT[,...]",
-        help="Addresses of controllers to read logs from; one reachable controller is enough.",
+        help="Addresses (host:port,...) of controllers to read logs from; one reachable "
+        "address is enough.",
     ),
 ]
 Archive = Annotated[
@@ -55,7 +56,7 @@ Archive = Annotated[
     typer.Option(
         "--archive",
         metavar="DIR|s3://BUCKET/PREFIX",
-        help="Directory or bucket prefix of an archive to read instead of logs.",
+        help="Directory or s3://BUCKET/PREFIX of an archive to read instead of logs.",
     ),
 ]
 

@@ -114,7 +114,8 @@ Listings = Annotated[
     Path,
     typer.Option(
         metavar="DIR",
-        help="Directory in which all runs of this command record their listings of the store.",
+        help="Directory in which all runs of this command record their listings of the object "
+        "store.",
     ),
 ]
 Out = Annotated[Path, typer.Option(metavar="FILE", help="Path of the file to write the plan to.")]
@@ -122,7 +123,8 @@ Grace = Annotated[
     str,
     typer.Option(
         metavar="72h",
-        help="Minimum time between two listings of an orphan (units: s, m, h, d); default: 72h.",
+        help="Minimum time between two listings of an orphan, as a number and s, m, h or d; "
+        "default: 72h.",
     ),
 ]
 DangerouslyShortGrace = Annotated[
@@ -136,14 +138,16 @@ Listing = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="File with an inventory of the store: S3's manifest.json, or CSV with the "
-        "columns key,size_bytes,modified_ms; default: the store is listed.",
+        help="Path of an inventory of the object store: S3's manifest.json, or CSV with the "
+        "columns key,size_bytes,modified_ms; default: the object store is listed.",
     ),
 ]
 TakenAt = Annotated[
     int | None,
     typer.Option(
-        metavar="MS", help="Time at which a CSV inventory was taken, in ms since 1970 UTC."
+        metavar="MS",
+        help="Time at which a CSV inventory was taken, in ms since 1970 UTC; default: the time "
+        "in manifest.json.",
     ),
 ]
 

@@ -55,13 +55,14 @@ MIB: Final = 1024 * 1024
 
 
 Out = Annotated[
-    Path, typer.Option(metavar="DIR", help="Directory to write report.html and tables/ to.")
+    Path,
+    typer.Option(metavar="DIR", help="Path of the directory to write report.html and tables/ to."),
 ]
 Prices = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="TOML file with the object store's prices; default: prices of S3 Standard.",
+        help="Path of a TOML file with the object store's prices; default: prices of S3 Standard.",
     ),
 ]
 CommitIntervalMs = Annotated[
@@ -92,8 +93,8 @@ Now = Annotated[
 Engine = Annotated[
     EngineOrAuto,
     typer.Option(
-        help="Engine that counts records; default: auto, which means local below 2 "
-        "million records, else Spark."
+        help="Engine that counts records: local, spark or auto (local below 2 million "
+        "records); default: auto."
     ),
 ]
 

@@ -79,7 +79,7 @@ PriceFile = Annotated[
     typer.Option(
         "--prices",
         metavar="FILE",
-        help="TOML file with the object store's prices; default: prices of S3 Standard.",
+        help="Path of a TOML file with the object store's prices; default: prices of S3 Standard.",
     ),
 ]
 
@@ -88,8 +88,8 @@ Out = Annotated[Path, typer.Option(metavar="FILE", help="Path of the file to wri
 EngineOption = Annotated[
     EngineOrAuto,
     typer.Option(
-        help="Engine that computes the plan; default: auto, which means local below 1.5 "
-        "GiB of logs, else Spark."
+        help="Engine that computes the plan: local, spark or auto (local below 1.5 GiB of "
+        "logs); default: auto."
     ),
 ]
 Digests = Annotated[

@@ -47,7 +47,8 @@ Master = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="URL of the Spark cluster, such as spark://HOST:7077; default: this machine.",
+        help="URL of the Spark master, such as spark://HOST:7077; default: Spark runs on this "
+        "machine.",
     ),
 ]
 Memory = Annotated[
@@ -63,13 +64,14 @@ SparkLog = Annotated[
     typer.Option(
         "--spark-log",
         metavar="FILE",
-        help="File to write Spark's output to; default: a new file in ~/.cache/esker/logs.",
+        help="Path of a file for Spark's output; default: a new file in ~/.cache/esker/logs.",
     ),
 ]
 Debug = Annotated[
     bool,
     typer.Option(
-        "--debug", help="Print errors of Spark with stack traces; default: only the error message."
+        "--debug",
+        help="Print errors of Spark with stack traces; default: print only the error message.",
     ),
 ]
 

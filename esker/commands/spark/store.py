@@ -26,17 +26,21 @@ StoreUri = Annotated[
     typer.Option(
         "--store",
         metavar="DIR|s3://BUCKET",
-        help="Object store of the cluster's brokers: a directory or a bucket.",
+        help="Directory or s3://BUCKET of the object store of the cluster's brokers.",
     ),
 ]
 Endpoint = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="URL of the bucket's S3 service; default: Amazon's."),
+    typer.Option(
+        metavar="URL",
+        help="URL (http://HOST:PORT) of the bucket's S3 service; default: Amazon's URL.",
+    ),
 ]
 Region = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="AWS region of the bucket; default: the AWS configuration's region."
+        metavar="NAME",
+        help="Name of the bucket's AWS region; default: the AWS configuration's region.",
     ),
 ]
 

@@ -117,14 +117,12 @@ class Reader:
                 continue
             try:
                 for batch in iter_batches(data.records or b"", allow_partial_tail=True):
-                    if batch.header.is_control:
-                        self.positions[partition] = max(position, batch.header.end_offset)
-                        continue
-                    found += [
-                        Found(partition, record)
-                        for record in iter_records(batch)
-                        if record.offset >= position
-                    ]
+                    records = () if batch.header.is_control else iter_records(batch)
+                    new = [Found(partition, one) for one in records if one.offset >= position]
+                    found += new
+                    if not new:  # a control batch, or one whose records compaction removed
+                        end_offset = batch.header.end_offset
+                        self.positions[partition] = max(position, end_offset)
             except RecordError as error:
                 raise ClientError(f"{self._topic}-{partition}: {error}") from error
         return found

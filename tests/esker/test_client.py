@@ -31,6 +31,7 @@ from raft.net.errors import NetError, Reason, RequestTimeoutError
 from raft.net.runner import run
 from records.batch import iter_batches, iter_records
 from records.batch_writer import build_batch
+from records.cleaning import empty_batch
 from records.consumer_protocol import (
     decode_assignment,
     decode_subscription,
@@ -284,6 +285,17 @@ def test_the_consumer_skips_deleted_offsets_and_refuses_offsets_past_the_end() -
     gone = Scripted(lambda _: fetched(code=1))
     with pytest.raises(ClientError, match="offset 99 is beyond its end"):
         read(gone, 99, 1)
+
+
+def test_the_consumer_passes_the_offsets_of_records_that_compaction_removed_from_the_end() -> None:
+    """The last batch of a compacted range stays, without records if need be."""
+    whole, other = (next(iter_batches(batch(first, 5))) for first in (0, 5))
+    ended = bytes(empty_batch(other.header).view)
+    answers = iter([fetched(bytes(whole.view) + ended), fetched(ended), fetched()])
+    client = Scripted(lambda _: next(answers))
+    found, _ = read(client, 2, 3)
+    assert [one.record.offset for one in found] == [2, 3, 4]
+    assert asked_offsets(client) == [2, 5, 10]
 
 
 def test_the_consumer_retries_a_failed_request_but_not_a_refused_request() -> None:

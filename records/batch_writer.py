@@ -46,7 +46,7 @@ def build_value_batch(
     compression: Compression = Compression.NONE,
     max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
 ) -> bytearray:
-    """Build a batch of records with one common time and no keys, as metadata records are.
+    """Build a batch of records without keys and with one timestamp, as metadata logs have.
 
     Raises:  BatchTooLargeError.
 

@@ -96,7 +96,7 @@ def _has_key(block: RecordBlock) -> Mask:
 
 
 def clean_block(block: RecordBlock, newest: Mask, rules: Round) -> Cleaned:
-    """Return a block's batches after compaction, rewritten if compaction removes records of them.
+    """Return the batches of a block after compaction; rewrite the batches that lose records.
 
     The caller keeps the last batch of a rewritten range, as an `empty_batch`, if it is not there.
 

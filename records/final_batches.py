@@ -151,7 +151,7 @@ class RunBuilder:
         return same_type and self.size_bytes + len(batch.view) <= self._max_run_bytes
 
     def take(self) -> Iterator[FinalRun]:
-        """Yield the run being built, if it has a batch, and begin the next run after it."""
+        """Yield the current run, unless it is empty, and begin the next run at its end offset."""
         if not self._batches:
             return
         headers = [batch.header for batch in self._batches]

@@ -53,7 +53,7 @@ class PartDownload:
 
     @classmethod
     def begin(cls, files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> PartDownload:
-        """Open the existing partial file of a checkpoint, or create one.
+        """Open the existing partial file of a checkpoint, or create a partial file.
 
         Raises OSError.
         """
@@ -159,7 +159,7 @@ class PartDownload:
         self._part.keep()
 
     def discard(self) -> None:
-        """Stop the download and delete the partial file, unless it was published or kept."""
+        """Stop the download and delete the partial file, unless `publish` or `keep` was called."""
         with contextlib.suppress(OSError):  # a part that stays is cut, or found out, later
             self._part.discard()
 

@@ -91,7 +91,7 @@ class CheckpointEncoder:
 
     @property
     def record_count(self) -> int:
-        """Return the number of records encoded so far, including the header batch's."""
+        """Return the number of records encoded so far, including those in the header batch."""
         return self._next_offset + self._count
 
     @property

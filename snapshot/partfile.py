@@ -114,7 +114,7 @@ class PartFile:
         self._finished = True
 
     def discard(self) -> None:
-        """Close and delete the partial file, unless it was published or kept."""
+        """Close and delete the partial file, unless `publish` or `keep` was called."""
         self._close()
         if not self._finished:
             self._finished = True

@@ -50,7 +50,7 @@ class SnapshotScheduler(ABC):
         unique: Callable[[], int],
         pace: Pace,
     ) -> None:
-        """Create a scheduler of a state machine's checkpoints, with none requested so far."""
+        """Create a scheduler of a state machine's checkpoints, with no checkpoint requested."""
         self.log = log
         self.machine = machine
         self.store = store

@@ -66,7 +66,7 @@ class SnapshotStore:
         now_ms: Callable[[], float],
         pin_ms: int = PIN_MS,
     ) -> None:
-        """List the directory's checkpoints and delete leftovers of unfinished ones.
+        """List the directory's checkpoints, and delete the files of unfinished checkpoints.
 
         Kept is the part of the newest download, if it is past every whole checkpoint.
 

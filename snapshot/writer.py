@@ -96,7 +96,7 @@ class CheckpointWriter:
 
     @property
     def record_count(self) -> int:
-        """Return the number of records written so far, including the header batch's."""
+        """Return the number of records written so far, including those in the header batch."""
         return self._encoder.record_count
 
     @property

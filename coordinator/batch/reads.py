@@ -93,7 +93,7 @@ class AppliedState(Tables, Runs, Candidates, Protocol):
     """The applied state that a leader decides by, besides the pending tables."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """Return the number and bytes of a partition's undeleted runs of batches, if known."""
+        """Return the number and bytes of a partition's undeleted runs, or None if unknown."""
 
 
 # --- findBatches and listOffsets ----------------------------------------------------------------

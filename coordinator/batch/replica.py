@@ -125,7 +125,7 @@ class ReadOnlyCoordinator:
                 raise TypeError(f"a replica was sent {request.schema().name}, a {kind}")
 
     async def _look_up(self, lookup: Lookup[A], request: CoordinatorRequest[A], offset: int) -> A:
-        """Answer a request that reads; a large one takes several turns of the event loop.
+        """Answer a request that reads, in several turns of the event loop if it is large.
 
         Only one large look-up is under way at a time.
 

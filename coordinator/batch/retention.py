@@ -40,7 +40,7 @@ class Kept(Protocol):
         """Return the run of batches that contains `offset`, and all later runs of batches."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """Return the number and bytes of a partition's undeleted runs of batches, if known."""
+        """Return the number and bytes of a partition's undeleted runs, or None if unknown."""
 
 
 class Pass(NamedTuple):
@@ -120,7 +120,7 @@ def _look(
     now_ms: int,
     limit: int,
 ) -> _Partition | None:
-    """Return a partition's oldest runs of batches if retention deletes at least one, else None."""
+    """Return a partition's oldest runs of batches if retention deletes any of them, else None."""
     log_id = topic.log_ids[partition]
     log = kept.logs.get(log_id)
     if log is None or log[0] == log[1]:

@@ -43,7 +43,7 @@ async def delete_records(
     request: DeleteDisklessRecordsRequest,
     ask: Callable[[DeleteDisklessRecordsRequest], Awaitable[DeleteDisklessRecordsResponse]],
 ) -> DeleteDisklessRecordsResponse:
-    """Send a large DeleteDisklessRecords request as several smaller ones; join the responses.
+    """Send a large DeleteDisklessRecords request as smaller requests; join the responses.
 
     Repeated rows of a partition are refused.
     """
@@ -97,7 +97,7 @@ async def delete_files(
     request: DeleteFilesRequest,
     ask: Callable[[DeleteFilesRequest], Awaitable[DeleteFilesResponse]],
 ) -> DeleteFilesResponse:
-    """Send a large DeleteFiles request as several smaller ones; join the responses.
+    """Send a large DeleteFiles request as smaller requests; join the responses.
 
     A request above the limit is sent whole.
     """

@@ -158,7 +158,7 @@ class ImageEdit:
         return self._count_added(before)
 
     def broker(self, broker_id: int) -> RegisterBrokerRecord | None:
-        """Return a broker's registration with the pending changes, or None without one."""
+        """Return a broker's registration with the pending changes, or None if not registered."""
         return self._brokers.get(broker_id)
 
     def _apply_broker(self, record: RegisterBrokerRecord) -> bool:

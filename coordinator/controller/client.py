@@ -84,7 +84,7 @@ def _refusal(answer: Response) -> CoordinatorError | None:
 
 
 def error_codes(answer: Response) -> set[int]:
-    """Return all error codes in a response, those of its topics and other items included."""
+    """Return all error codes in a response, including the codes of topics and other items."""
     return set(_codes(answer))
 
 

@@ -97,7 +97,7 @@ class MetadataImage:
         return found
 
     def config(self, resource: Resource, name: str) -> str | None:
-        """Return a resource's own value of a setting, or None if the resource has none."""
+        """Return a resource's own value of a setting, or None if it has no such value."""
         settings = self.configs.get(resource)
         value: str | None = None if settings is None else settings.get(name)
         return value

@@ -93,7 +93,7 @@ class PendingImage:
         self.next_offset = Offset(offset + 1)
 
     def broker(self, broker_id: int) -> RegisterBrokerRecord | None:
-        """Return a broker's registration with all proposed changes, or None without one.
+        """Return a broker's registration with all proposed changes, or None if not registered.
 
         Publishes no image.
         """
@@ -220,7 +220,7 @@ class Controller:
         return max(0, (self.log.high_watermark or 0) - self.machine.applied.offset)
 
     def subscribe(self, active: Callable[[Epoch], None], over: Callable[[Epoch], None]) -> None:
-        """Register callbacks for when this controller becomes active, and inactive again."""
+        """Register callbacks for the beginning and the end of this controller's active time."""
         self._subscribers.append((active, over))
 
     # --- a Watcher ----------------------------------------------------------------------------

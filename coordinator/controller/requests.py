@@ -375,7 +375,7 @@ class Requests:
 
 
 def split_creation(request: rpc.CreateTopicsRequest) -> list[rpc.CreateTopicsRequest]:
-    """Split a large CreateTopics request into smaller ones that together have its result.
+    """Split a large CreateTopics request into smaller requests with the same overall result.
 
     Topics with the same name are refused together, and a validation is not split.
     """

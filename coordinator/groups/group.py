@@ -96,7 +96,7 @@ class ClassicGroup(Rebalance):
         return ErrorCode.NONE if known else ErrorCode.UNKNOWN_MEMBER_ID
 
     def _generation_error(self, generation: int) -> ErrorCode:
-        """Return the error of a request that names another generation than the current one.
+        """Return the error of a request whose generation is not the current generation.
 
         A higher generation can only come from a rebalance that ended when its broker failed: the
         member has lost nothing and only needs to rejoin.
@@ -545,7 +545,7 @@ def refuse_join_in_any_state(request: rpc.JoinGroupRequest, settings: GroupSetti
 
 
 def _unique_protocols(request: rpc.JoinGroupRequest) -> Protocols:
-    """Return the request's protocols without those that repeat an earlier protocol's name."""
+    """Return the request's protocols, without any that repeats the name of an earlier protocol."""
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, bytes(protocol.metadata))

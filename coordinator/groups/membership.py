@@ -115,7 +115,7 @@ class Membership:
     def set_waiting_join(
         self, member: Member, inbound: InboundRequest | None
     ) -> InboundRequest | None:
-        """Set the JoinGroup request that a member waits with, and return the previous one."""
+        """Set the JoinGroup request that a member waits with, and return the previous request."""
         before, member.waiting_join = member.waiting_join, inbound
         self.waiting_joins += (inbound is not None) - (before is not None)
         return before
@@ -147,7 +147,7 @@ class Membership:
         return any(self._offers[name] == len(self.members) for name in names)
 
     def select_protocol(self) -> str:
-        """Return the protocol with the most votes of those that every member supports."""
+        """Return the protocol with the most votes among protocols that every member supports."""
         size = len(self.members)
         candidates = {name for name, count in self._offers.items() if count == size}
         votes: Counter[str] = Counter()

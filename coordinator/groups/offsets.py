@@ -96,7 +96,7 @@ DeletedTopic = group_log.RemoveGroupOffsetsRequest.Topic
 def validate_deletion(
     request: rpc.OffsetDeleteRequest, topics: Topics, is_subscribed: Callable[[str], bool]
 ) -> tuple[tuple[DeletedTopic, ...], Errors]:
-    """Return the partitions whose offsets can be deleted, and the errors of the others.
+    """Return the partitions with deletable offsets, and the errors of the other partitions.
 
     Errors are keyed by the indexes of topic and partition in the request. Source: KIP-496.
     """

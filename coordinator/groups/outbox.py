@@ -235,7 +235,7 @@ class GroupOutbox:
             self._env.call(self.group_id, self._request)
 
     def expire_waiting(self) -> None:
-        """Fail commits and removals that have waited too long; drop those not yet sent."""
+        """Fail commits and removals whose deadlines have passed, and drop them from the queue."""
         now_ms = self._env.now_ms
         overdue = [
             entry

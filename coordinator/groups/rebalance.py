@@ -68,7 +68,7 @@ class Rebalance:
         self.state = state
 
     def rebalance(self) -> None:
-        """Start a rebalance, or complete the current one if every member has joined."""
+        """Start a rebalance, or complete the current rebalance if every member has joined."""
         if self.state is State.PREPARING:
             self.try_complete()
         else:

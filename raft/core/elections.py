@@ -218,7 +218,7 @@ class Elections:
                 pass
 
     def on_pre_vote_repeat(self) -> None:
-        """Send the pre-vote requests again to all voters that have not granted one."""
+        """Send the pre-vote requests again to all voters that have not granted a pre-vote."""
         context, role = self._context, self._context.role
         if not isinstance(role, Prospective):
             return
@@ -231,7 +231,7 @@ class Elections:
     # -- asking for votes ----------------------------------------------------------------------
 
     def send_requests(self, role: Prospective | Candidate) -> None:
-        """Send vote requests to the voters that have neither granted nor rejected one."""
+        """Send vote requests to the voters that have neither granted nor refused a vote."""
         context = self._context
         if isinstance(role, Candidate) and context.node_id not in role.granted:
             return  # our own vote is not durable yet
@@ -290,7 +290,7 @@ class Elections:
             context.timers.set_earlier(Timer.ELECTION, context.timers.now_ms + wait_ms)
 
     def on_pre_vote_unsupported(self, peer: NodeId) -> None:
-        """Count a voter that does not support pre-votes (Vote v0, v1) as granting one.
+        """Count a voter that does not support pre-votes (Vote v0, v1) as granting a pre-vote.
 
         Source: KIP-996.
         """

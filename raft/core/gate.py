@@ -58,7 +58,7 @@ class Gate:
         self.is_closed = True
 
     def request_write(self, election: ElectionState, outstanding: Container[int]) -> None:
-        """Request a write of a changed election state; if none is due, send held-back messages.
+        """Have a changed election state written; if no write is pending, send held-back messages.
 
         Args:  outstanding: as in `on_durable`.
         """

@@ -71,7 +71,7 @@ class Applier:
             self._apply_slice()
 
     def _apply_slice(self) -> None:
-        """Apply committed records for up to `SLICE_S` seconds, and schedule further records."""
+        """Apply committed records for up to `SLICE_S` seconds; schedule a turn for the others."""
         until = time.monotonic() + SLICE_S
         while self.applied_offset < self._target and not self._closed:
             data = self._log.read(self.applied_offset, READ_BYTES)

@@ -163,7 +163,7 @@ class SnapshotFetcher:
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Event]) -> None:
-        """Report how a download ended, unless it was abandoned, and begin the next download."""
+        """Report a download's outcome, unless it was abandoned, and begin the next download."""
         self._task = self._under_way = None
         wanted, self._wanted = self._wanted, None
         if wanted is not None and not self._closed:
@@ -354,7 +354,7 @@ class SnapshotFetcher:
 
 
 def next_chunk_bytes(chunk_bytes: int, elapsed_s: float) -> int:
-    """Return the size of a download's next chunk, given how long the last chunk took.
+    """Return the size of a download's next chunk, given the duration of the last chunk.
 
     >>> [next_chunk_bytes(262_144, elapsed_s) for elapsed_s in (0.01, 0.1, 3)]
     [524288, 262144, 131072]

@@ -236,7 +236,7 @@ class GroupDriver:
         return log_state.epoch_before(offset)
 
     def epochs_below(self, offset: Offset) -> EpochStarts:
-        """Return the epochs of the records below `offset`, as far as they are known."""
+        """Return the epochs of the records below `offset`, including removed records."""
         return self.quorum.log.epochs_below(offset)
 
     @property

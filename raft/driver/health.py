@@ -62,7 +62,7 @@ class Health(NamedTuple):
         }
 
     def readiness_as_json(self) -> dict[str, Any]:
-        """Return the body of `/health/ready`: whether the node is ready, and if not, why."""
+        """Return the body of `/health/ready`: whether the node is ready, or why it is not."""
         reasons = [
             {"name": fault.name, "reason": fault.reason}
             for fault in self.degradations

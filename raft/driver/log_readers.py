@@ -39,7 +39,7 @@ class ArchiveReaders:
 
     @property
     def all(self) -> tuple[ArchiveReader, ...]:
-        """Return all known archives of the log, including those that stopped fetching."""
+        """Return all archives that have fetched the log, including any that stopped fetching."""
         return tuple(self._readers.values())
 
     def record_fetch(self, key: ReplicaKey, offset: Offset, now_ms: int) -> None:

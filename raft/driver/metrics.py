@@ -73,7 +73,7 @@ class _Window(NamedTuple):
         )
 
     def committed_since(self, before: _Window) -> int:
-        """Return how many records were committed since the sample `before`, or 0 if unknown.
+        """Return the number of records committed since the sample `before`, or 0 if unknown.
 
         What was committed before a restart must not count as a burst of commits.
         """

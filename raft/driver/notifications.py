@@ -164,7 +164,7 @@ class Notifications:
     # --- state changes and faults, logged -------------------------------------------------------
 
     def transition(self, effect: Transition) -> None:
-        """Log a change of role, and measure how long an election took."""
+        """Log a change of role, and measure the duration of an election."""
         # Before the new epoch has records: held answers belong to the epoch the log ends in.
         self._pending_requests.release_held()
         role = type(effect.new).__name__.lower()

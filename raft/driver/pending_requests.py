@@ -86,7 +86,7 @@ class PendingRequests:
         return correlation
 
     def forget(self, connection: int) -> bool:
-        """Drop the requests of a closed connection, and return whether there were any."""
+        """Drop the requests of a closed connection, and return whether it had any requests."""
         return self._pending.pop(connection, None) is not None
 
     def close(self) -> None:

@@ -94,7 +94,7 @@ def snapshot_families(host: SnapshotHost) -> Iterator[Metric]:
 
 
 def snapshot_lag(driver: GroupDriver) -> int:
-    """Return how many committed offsets the newest local checkpoint does not cover."""
+    """Return the number of committed offsets that the newest local checkpoint does not cover."""
     newest = driver.snapshots.newest
     covered = 0 if newest is None else newest.offset
     return max(0, (driver.high_watermark or 0) - covered)

@@ -166,7 +166,7 @@ class SnapshotServer:
     """Answers the queries of all connections of one node; files are read in a thread."""
 
     def __init__(self) -> None:
-        """Create a server of FetchSnapshot requests, without requests so far."""
+        """Create a server of FetchSnapshot requests, with an empty queue of requests."""
         self._waiting: dict[ServerConnection, deque[SnapshotQuery]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="snapshots")

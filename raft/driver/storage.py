@@ -343,7 +343,7 @@ class Storage:
         return _joined(found, max_bytes)
 
     def read(self, from_offset: Offset, end_offset: Offset, max_bytes: int) -> Records | None:
-        """Return whole batches from the one that contains `from_offset`, or None at `end_offset`.
+        """Return whole batches from the batch that contains `from_offset`; None at `end_offset`.
 
         Raises:  OffsetOutOfRangeError; CorruptLogError where the disk lost what it held.
         """

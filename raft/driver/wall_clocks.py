@@ -42,7 +42,7 @@ class VoterWallClocks:
         self._noted: dict[NodeId, tuple[float, int]] = {}  # when, and the clock's difference
 
     def note(self, voter: NodeId, voter_wall_ms: int) -> None:
-        """Note the wall clock of a voter whose Fetch has just arrived."""
+        """Record the wall clock of a voter whose Fetch has just arrived."""
         self._noted[voter] = (self._monotonic(), voter_wall_ms - self._wall_ms())
 
     def differences_ms(self, voters: Iterable[NodeId]) -> tuple[int, ...]:

@@ -170,7 +170,7 @@ class Durability:
         )
 
     def begin_reset(self, start: Offset) -> RecoveryPointFile:
-        """Record durably that a reset of the log began, keeping the offset known as committed.
+        """Record durably that a reset of the log began, and keep the floor of committed records.
 
         Raises OSError.
         """

@@ -484,7 +484,7 @@ class Log:
             logger.info("log=%s action=reset start_offset=%d", self.directory, offset)
 
     def drop_prefix(self, new_start_offset: Offset) -> int:
-        """Raise the log start durably, and return how many segments below it were deleted.
+        """Raise the log start durably, and return the number of deleted segments.
 
         The active segment stays, even if nothing in it can be read any more. Moving to or below the
         present start does nothing.

@@ -156,7 +156,7 @@ class Segment:
         self.time_index.maybe_append(self.tail.newest, self.tail.newest_offset)
 
     def write_indexes(self, *, durably: bool) -> None:
-        """Write the index files as they are in memory.
+        """Write the segment's indexes from memory to the index files.
 
         Raises OSError.
         """

@@ -141,7 +141,7 @@ def _judge_object(
 def _judge_without_lease(
     request: CommitBatchesRequest, tables: Tables, candidates: Candidates
 ) -> Answered:
-    """Return the response to a commit of an object id that no known lease contains."""
+    """Return the response to a commit of an object id that no lease in the tables contains."""
     counters = tables.counters
     granted = 0 <= request.lease_id < counters.next_lease_id
     if not granted or not 0 <= request.object_id < counters.next_object_id:

@@ -62,7 +62,7 @@ class _Moves:
         self.rows[key] = max(offset, self.rows.get(key, 0))
 
     def records(self, reason: int) -> tuple[LogStartOffsetsRecord, ...]:
-        """Return one record with all new log start offsets, or no record without any."""
+        """Return one record with all new log start offsets, or no record if there are none."""
         if not self.rows:
             return ()
         return (

@@ -106,7 +106,7 @@ class _Judge:
         self._left = context.settings.maintenance_limit  # runs that may yet be added up
 
     def judged(self, row: NewLogStart) -> tuple[NewLogStart, ErrorCode]:
-        """Limit a plan row's log start to what retention settings delete; return row and error."""
+        """Lower a plan row's log start to the limit of retention settings; return row and error."""
         log_id = find_log_id(self._tables, row.topic_id, row.partition)
         config = self._context.view.topic_config(row.topic_id)
         log = None if isinstance(log_id, ErrorCode) else self._tables.logs.get(log_id)

@@ -57,7 +57,7 @@ def decide_expired_producers(
 
 
 def _largest_expired_id(tables: Tables, context: Context, producer_ids: tuple[int, ...]) -> int:
-    """Return the largest expired producer id; UNKNOWN_ID if esker.version 1 does not record any.
+    """Return the largest expired producer id, or UNKNOWN_ID if esker.version is still 1.
 
     The given producer ids count as expired.
     """

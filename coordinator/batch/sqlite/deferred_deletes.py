@@ -79,7 +79,7 @@ class DeferredDeletes:
     def enqueue(
         self, log_id: int, tally: Tally, below: int, since_ms: int, limit: int
     ) -> list[Dead]:
-        """Delete up to `limit` runs of batches that end below an offset; queue all further runs.
+        """Delete up to `limit` runs of batches that end below an offset; queue the other such runs.
 
         Args:  since_ms: when they died, in steady time.
         """

@@ -208,7 +208,7 @@ class CoordinatorMachine:
             database.remove(self.path)
 
     def reset(self) -> None:
-        """Replace the state by an empty one, because the state disagrees with the log."""
+        """Replace the state by an empty state, because the state disagrees with the log."""
         self.store.close()
         self.store = self._begin()
         for listener in self._listeners:
@@ -226,7 +226,7 @@ class CoordinatorMachine:
         return self.path.with_name(self.path.name + suffix)
 
     def _open(self) -> Store | None:
-        """Open the state's file; return None if it is unreadable or of another identity."""
+        """Open the state's file, or return None if it is unreadable or has another identity."""
         connection = database.open_existing(self.path, flushes=not self._in_process)
         if connection is None:
             return None

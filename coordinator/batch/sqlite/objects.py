@@ -39,7 +39,7 @@ def add_found(connection: sqlite3.Connection, record: OrphansFoundRecord) -> int
 
 
 def close(connection: sqlite3.Connection, object_ids: Iterable[int]) -> None:
-    """Close open objects: rewriters put no more runs of batches into them."""
+    """Close objects, so that rewriters add no more runs of batches to these objects."""
     connection.executemany(
         "UPDATE objects SET marked_at_ms = ? WHERE object_id = ? AND marked_at_ms = ?",
         [(NOT_MARKED, object_id, OPEN) for object_id in object_ids],

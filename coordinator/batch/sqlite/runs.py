@@ -115,7 +115,7 @@ class Runs:
                 self._close_span(tally, last_offset)
 
     def load(self, tally: Tally, rows: Iterable[Run]) -> int:
-        """Insert one partition's runs of batches from a checkpoint; return their number.
+        """Insert one partition's runs of batches from a checkpoint; return the number of runs.
 
         Their objects are in the table already, and have the append time where a run has -1.
 
@@ -331,7 +331,7 @@ class Runs:
         return begin if previous is None else previous + 1, end
 
     def greatest_time(self, log_id: int, log_start_offset: int) -> int | None:
-        """Return the greatest timestamp of a partition's undeleted batches, or None without any."""
+        """Return the greatest timestamp of a partition's undeleted batches, or None if empty."""
         self.drain()
         first1 = self._end_of_first(log_id, 1, log_start_offset)
         if first1 is None:  # no span closed: all of at most 255 runs

@@ -339,7 +339,10 @@ class Store:
         self._gathered += rows
 
     def flush_if_full(self) -> None:
-        """Commit the open transaction if it has enough rows. Raises sqlite3.Error."""
+        """Write waiting rows, and commit the transaction, once their number reaches a limit.
+
+        Raises sqlite3.Error.
+        """
         if len(self.runs) >= DRAIN_ROWS:
             self._drain()
         if self._touched >= DRAIN_ROWS:
@@ -495,7 +498,7 @@ class Store:
         return None if greatest is None else self.runs.first_since(log_id, from_offset, greatest)
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """Return the number and bytes of a partition's undeleted runs of batches, if known.
+        """Return the number and bytes of a partition's undeleted runs, or None if unknown.
 
         None while dead runs await deletion.
         """

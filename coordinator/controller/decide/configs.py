@@ -279,7 +279,7 @@ _Resource = rpc.IncrementalAlterConfigsRequest.AlterConfigsResource
 
 
 def replace_configs(request: rpc.AlterConfigsRequest, context: Context) -> Decision:
-    """Replace all settings of each resource: those that the request does not name are removed."""
+    """Replace all settings of each resource, and remove settings that the request does not name."""
     changes = rpc.IncrementalAlterConfigsRequest(
         resources=tuple(_as_changes(item, context.image) for item in request.resources),
         validate_only=request.validate_only,

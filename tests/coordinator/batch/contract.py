@@ -15,7 +15,6 @@ from tests.coordinator.batch.contract_objects import ObjectStories
 from tests.coordinator.batch.contract_orphans import OrphanStories
 from tests.coordinator.batch.contract_plans import PlanStories
 from tests.coordinator.batch.contract_releases import ReleaseStories
-from tests.coordinator.batch.contract_rewriting import RewritingStories
 from tests.coordinator.batch.contract_views import ViewStories
 
 
@@ -26,7 +25,6 @@ class Contract(
     OrphanStories,
     PlanStories,
     ReleaseStories,
-    RewritingStories,
     ViewStories,
 ):
     """All stories. Subclass it, and override `open`."""

@@ -6,10 +6,11 @@ from coordinator.batch.settings import CoordinatorSettings
 from tests.coordinator.batch.contract import Contract
 from tests.coordinator.batch.contract_clocks import StartStories
 from tests.coordinator.batch.contract_commits import LevelStories
+from tests.coordinator.batch.contract_rewriting import RewritingStories
 from tests.coordinator.batch.subjects import MemoryWorld, World
 
 
-class TestMemory(Contract, StartStories, LevelStories):
+class TestMemory(Contract, RewritingStories, StartStories, LevelStories):
     """See the contract."""
 
     async def open(self, settings: CoordinatorSettings) -> World:

@@ -9,6 +9,7 @@ import pytest
 from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.batch.settings import CoordinatorSettings
 from tests.coordinator.batch.contract import Contract
+from tests.coordinator.batch.contract_rewriting import RewritingStories
 from tests.coordinator.batch.served import Node
 from tests.coordinator.batch.subjects import MemoryWorld, World
 
@@ -57,7 +58,7 @@ class SocketWorld(MemoryWorld):
         await self.behind.close()
 
 
-class TestBySocket(Contract):
+class TestBySocket(Contract, RewritingStories):
     """See the contract."""
 
     async def open(self, settings: CoordinatorSettings) -> World:

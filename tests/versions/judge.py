@@ -10,8 +10,8 @@ from records.rpc.base import Response
 from records.schema import Message
 from tests.records.test_messages_kio import in_kio, is_in_kio, to_kio
 
-OWN_TAGS: Final = ("chunks", "start_offset")
-"""KIP-1114's tagged fields: unknown to kio, which skips nothing that it does not know."""
+OWN_TAGS: Final = ("chunks", "start_offset", "wall_clock_ms")
+"""Tagged fields of KIP-1114 and ours: unknown to kio, which skips nothing that it does not know."""
 
 
 def objection(response: type[Response], answer: Response, data: bytes, version: int) -> str:

@@ -44,6 +44,7 @@ REFUSED = {
         for version in range(last + 1)
     },
     **{(45, version): "no replica moves" for version in range(2)},
+    (64, 0): "the broker that has just registered has a session",
     (65, 0): "there are no transactions",
     (11, 4): "who joins gets a member id first, and nobody is static yet",
     (60, 0): "nobody can ask a controller for controllers yet",

@@ -163,7 +163,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
             self._apply_record(record, item.offset, epoch)
 
     def _next_image(self, applied: OffsetAndEpoch) -> ImageT:
-        """Build the next state image, and add its changes to this state machine's counts."""
+        """Build the next state image, and add the image's changes to the counts of records."""
         edit = self._edit
         image = self._publish(edit, applied)
         self._changed += edit.changed

@@ -122,7 +122,7 @@ class Proposer:
         turn_bytes: int = TURN_BYTES,
         failed: Callable[[Exception], object] | None = None,
     ) -> None:
-        """Create a proposer for a log, which decides no requests before `lead`.
+        """Create a proposer for a log, which decides requests after `lead` is called.
 
         Args:  applied: everything below it is in the applied state.
                now_ms: the wall clock, read once per turn and only here.

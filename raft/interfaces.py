@@ -130,7 +130,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def leader_id(self) -> NodeId | None:
-        """Return the id of the leader as this node knows it, or None."""
+        """Return the id of the leader, or None if this node does not know the leader."""
 
     @property
     def leading_epoch(self) -> Epoch | None:
@@ -351,11 +351,11 @@ class StateMachine(Protocol):
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """Return the first offset not applied to the state, and the epoch of the record before."""
+        """Return the offset after the last applied record, and that record's epoch."""
 
     @property
     def last_timestamp(self) -> int:
-        """Return the timestamp of the last applied batch in ms since 1970, or 0 if none."""
+        """Return the timestamp in ms of the last applied batch, or 0 if no batch was applied."""
 
     @property
     def changed_records(self) -> int:

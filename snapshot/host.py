@@ -76,7 +76,7 @@ class MachineHost(SnapshotScheduler):
         listener: Listener | None = None,
         pace: Pace | None = None,
     ) -> None:
-        """Create the host of a state machine, which applies the log from `start` on.
+        """Create the host of a state machine, which applies the log once `start` is called.
 
         Args:    store: `log.snapshots` by its own type. unique: numbers from 1 to 2^63 - 1 that
         tell          the files of two attempts apart, also across restarts.
@@ -244,7 +244,7 @@ class MachineHost(SnapshotScheduler):
     # --- applying -----------------------------------------------------------------------------
 
     def _apply_slice(self) -> bool:
-        """Apply committed records for a few milliseconds; return True if some are left."""
+        """Apply committed records for a few milliseconds; return True if records are left."""
         until_ms = self._loop.now_ms() + self._pace.apply_ms
         newest = self.store.newest
         if newest is not None and self._cursor < self.log.start_offset <= newest.offset:

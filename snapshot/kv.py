@@ -68,7 +68,7 @@ class KeyValueMachine:
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """Return the first offset not applied to the state, and the epoch of the record before."""
+        """Return the offset after the last applied record, and that record's epoch."""
         return self._applied
 
     @property
@@ -166,7 +166,7 @@ class KeyValueMachine:
         overlay.move_to_end(key)
 
     def _merge(self, limit: int) -> bool:
-        """Move up to `limit` changes since a freeze into the state; return whether none is left."""
+        """Merge up to `limit` changes since a freeze; return whether all changes are merged."""
         base, overlay = self._base, self._overlay
         while overlay and limit:
             key, change = overlay.popitem(last=False)

@@ -114,7 +114,7 @@ class HandOver:
         is_settled: Callable[[], bool],
         call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """Create the controller's queues of calls to coordinators; no call precedes `begin`.
+        """Create the controller's queues of calls to coordinators, which `begin` starts.
 
         Args:  image: returns the newest published one.
                is_settled: whether the image has everything that is committed.

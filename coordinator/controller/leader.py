@@ -172,7 +172,7 @@ class Controller:
         monotonic_ms: Callable[[], int],
         new_id: Callable[[], UUID],
     ) -> None:
-        """Create a controller on the cluster log, which decides no requests before `lead`.
+        """Create a controller on the cluster log, which decides requests after `lead` is called.
 
         Args:  wall_ms: for times in records and responses; monotonic_ms: for sessions.
         """

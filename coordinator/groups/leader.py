@@ -100,7 +100,7 @@ class GroupLog:
         brokers: Brokers = lambda: None,
         broker_epochs: BrokerEpochs = lambda: None,
     ) -> None:
-        """Create the leader side of a group log, which decides no requests before `lead`.
+        """Create the leader side of a group log, which decides requests after `lead` is called.
 
         Args:  machine: its host applies to it what the log commits.
                brokers: returns the unfenced brokers.

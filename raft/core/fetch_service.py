@@ -41,7 +41,7 @@ class FetchService:
     # -- who may ask ---------------------------------------------------------------------------
 
     def _leader_only_error(self, epoch: Epoch) -> ErrorCode:
-        """Return the error of a request if this node does not lead `epoch`, or else NONE.
+        """Return NONE if this node leads `epoch`, or else the error with which to refuse a request.
 
         A newer epoch changes nothing here: a Vote or BeginQuorumEpoch will bring it.
         """

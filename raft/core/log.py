@@ -274,7 +274,7 @@ class LogState:
             self._epochs.clear()
 
     def note_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Register a snapshot of committed records as the newest, unless a newer one is known."""
+        """Register a snapshot of committed records, unless the log has a newer snapshot."""
         assert snapshot_id.offset <= (self.high_watermark or 0), (
             f"snapshot {snapshot_id} of what is not committed: {self}"
         )

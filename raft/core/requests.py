@@ -74,7 +74,7 @@ class Requests:
         self._gate.send(Send(peer, self._last_id, request))
 
     def finish(self, request_id: int) -> Outstanding | None:
-        """Remove and return the request that was answered or failed, or None if abandoned."""
+        """Remove and return the request that was answered or failed; None if it was abandoned."""
         outstanding = self.outstanding.pop(request_id, None)
         if outstanding is None:
             for peer, fetch_id in self._unanswered_fetches.items():

@@ -125,7 +125,7 @@ class SnapshotInstallation:
         context.requests.send_due = True
 
     def validate(self) -> None:
-        """Install the newest snapshot if the log does not contain its end, as after a crash.
+        """Install the newest snapshot if the log lacks the snapshot's end, as after a crash.
 
         Source: KIP-630, Validation of Snapshot and Log.
         """

@@ -120,7 +120,7 @@ class GroupDriver:
         endpoints: Callable[[NodeId], Endpoint | None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """Build the driver of a group, which does nothing until `start`.
+        """Build the driver of a group, which does nothing until `start` is called.
 
         Args:    endpoints: where a voter listens, for answers that name the leader.
         """

@@ -41,7 +41,7 @@ class HighWatermarks:
     """Writes the high watermark file of one log directory; writes run in a thread."""
 
     def __init__(self, files: FileSystem, log_dir: Path, every_s: float = EVERY_S) -> None:
-        """Create the writer of the high watermark file, which writes nothing until `start`."""
+        """Create the writer of the high watermark file, which writes once `start` is called."""
         self._files = files
         self._log_dir = log_dir
         self._every_s = every_s

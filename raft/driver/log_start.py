@@ -51,7 +51,7 @@ class LogStart:
         before: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """Create the component that moves the log's start, which checks nothing until `start`.
+        """Create the component that moves the log's start, which runs once `start` is called.
 
         Args:    leader_log_start: the log start offset that a leader's last Fetch response had.
                  before: called before the log is cut.

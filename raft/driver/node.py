@@ -352,7 +352,7 @@ class Node:
     # --- a lost disk --------------------------------------------------------------------------
 
     def _on_caught_up(self) -> None:
-        """Wait until the cluster log is applied to its present end, when all groups are known."""
+        """Wait until the present records of the cluster log, which name all groups, are applied."""
         self._rejoin_until = self.groups[METADATA_GROUP].quorum.log.end_offset
         if self.directory is not None:
             self._on_applied(self.directory.applied_offset)

@@ -173,7 +173,7 @@ def test_the_runs_budget_of_a_broker_limits_how_many_batch_runs_it_uploads_per_s
     story(told, ClosingSettings(quiet_ms=QUIET_MS, runs_per_second=1_000))
 
 
-def test_produce_buffers_closed_for_other_reasons_also_use_up_the_objects_budget() -> None:
+def test_produce_buffers_closed_because_they_are_full_also_use_up_the_objects_budget() -> None:
     async def told(broker: Broker) -> None:
         for _ in range(20):
             broker.close_full()

@@ -145,7 +145,7 @@ def test_an_api_versions_request_of_an_unknown_version_is_answered_in_version_0(
     with_front(story)
 
 
-def test_api_versions_announces_features_from_its_first_version_with_feature_fields_on() -> None:
+def test_api_versions_announces_kraft_version_only_from_request_version_4_on() -> None:
     async def story(front: Front) -> None:
         for version, names in ((2, []), (3, ["metadata.version"]), (4, ["kraft.version"])):
             answer = await front.versions(version)

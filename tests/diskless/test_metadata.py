@@ -213,7 +213,9 @@ def test_metadata_lists_all_brokers_without_leaders_if_every_broker_is_fenced() 
 
 
 @pytest.mark.parametrize("asked", [None, 1, 2, 3, 4])
-def test_a_metadata_response_with_brokers_names_a_controller(asked: int | None) -> None:
+def test_every_metadata_response_that_lists_brokers_names_a_broker_as_the_controller(
+    asked: int | None,
+) -> None:
     """librdkafka's admin client asks only once, and waits for minutes if there is none."""
     world = beating()
     request, view = MetadataRequest(topics=()), VIEW._replace(broker_id=asked)

@@ -505,7 +505,7 @@ def test_offset_for_leader_epoch_returns_the_high_watermark_only_for_epoch_0(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_delete_records_deletes_the_records_below_an_offset_or_with_offset_minus_1_all(
+def test_delete_records_deletes_records_below_an_offset_or_all_records_for_offset_minus_1(
     version: int,
 ) -> None:
     async def story(told: Story) -> None:

@@ -143,7 +143,7 @@ def test_an_invalid_partition_reassignment_is_refused_with_kafkas_error_code() -
     tell(story)
 
 
-def test_a_reassignment_to_the_current_leader_succeeds_and_others_are_refused_with_a_reason() -> (
+def test_a_partition_reassignment_to_a_broker_other_than_the_leader_is_refused_with_a_reason() -> (
     None
 ):
     async def story(world: ClusterWorld) -> None:

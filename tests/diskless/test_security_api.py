@@ -116,7 +116,7 @@ def test_describe_client_quotas_refuses_an_invalid_filter(
     assert text in answer.error_message
 
 
-def test_alter_client_quotas_is_refused() -> None:
+def test_a_broker_refuses_alter_client_quotas_requests() -> None:
     entry = rpc.AlterClientQuotasRequest.EntryData
     entity = (entry.EntityData(entity_type="user", entity_name=None),)
     for times in (1, TOO_MANY):
@@ -140,7 +140,7 @@ def test_describe_user_scram_credentials_finds_no_credentials() -> None:
     assert ask(request(users=users[:1] * TOO_MANY)).error_code == 44
 
 
-def test_alter_user_scram_credentials_is_refused() -> None:
+def test_a_broker_refuses_alter_user_scram_credentials_requests() -> None:
     request = rpc.AlterUserScramCredentialsRequest
     deletions = tuple(
         request.ScramCredentialDeletion(name=name, mechanism=mechanism)
@@ -188,7 +188,7 @@ def test_a_request_with_100_000_acl_rules_is_refused_with_policy_violation(versi
         assert len(results) < TOO_MANY
 
 
-def test_a_client_is_asked_for_no_telemetry_and_its_telemetry_pushes_are_dropped() -> None:
+def test_a_broker_requests_no_telemetry_from_clients_and_drops_pushed_telemetry() -> None:
     ask_for = telemetry_rpc.GetTelemetrySubscriptionsRequest
     new = ask(ask_for(client_instance_id=ZERO_UUID))
     assert (new.error_code, new.client_instance_id, new.requested_metrics) == (0, UUID(int=9), ())

@@ -105,7 +105,7 @@ def test_a_created_topic_is_in_the_image_and_the_replica_of_the_answering_broker
     tell(story)
 
 
-def test_create_topics_is_answered_after_this_brokers_image_has_the_topic() -> None:
+def test_create_topics_is_answered_after_the_answering_brokers_image_has_the_topic() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         world.cluster(1).pause()
         asked = asyncio.ensure_future(create(handlers, "a"))
@@ -118,7 +118,7 @@ def test_create_topics_is_answered_after_this_brokers_image_has_the_topic() -> N
     tell(story)
 
 
-def test_create_topics_is_answered_after_this_brokers_replica_has_the_topic() -> None:
+def test_create_topics_is_answered_after_the_answering_brokers_replica_has_the_topic() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         for replica in world.cluster(1).replicas.values():
             replica.paused = True
@@ -194,7 +194,9 @@ def test_a_validate_only_create_topics_creates_no_topic() -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_create_partitions_is_answered_after_this_broker_has_the_partitions(version: int) -> None:
+def test_create_partitions_is_answered_after_the_answering_broker_has_the_partitions(
+    version: int,
+) -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         await create(handlers, "a")
         topic = world.image.topic("a")
@@ -275,7 +277,9 @@ def test_delete_topics_deletes_topics_by_id() -> None:
     tell(story)
 
 
-def test_delete_topics_is_answered_after_this_brokers_image_lacks_the_topic_or_times_out() -> None:
+def test_delete_topics_waits_until_the_answering_brokers_image_lacks_the_topic_or_times_out() -> (
+    None
+):
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         await create(handlers, "a", "b")
         world.cluster(1).pause()

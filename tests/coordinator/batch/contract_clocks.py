@@ -39,7 +39,7 @@ async def accept_clock(world: World) -> AcceptClockResponse:
 class ClockStories(Told):
     """What every coordinator keeps, wherever its steady time lives."""
 
-    def test_a_coordinators_wall_clock_that_steps_ahead_deletes_no_young_records(
+    def test_a_coordinator_whose_wall_clock_steps_ahead_deletes_no_young_records(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -52,7 +52,7 @@ class ClockStories(Told):
 
         self.tell(story)
 
-    def test_a_coordinators_wall_clock_that_steps_back_delays_deletion_by_time(self) -> None:
+    def test_a_coordinator_whose_wall_clock_steps_back_delays_deletion_by_time(self) -> None:
         async def story(world: World) -> None:
             await write_now(world)
             world.jump(-2 * HOUR_MS)
@@ -61,7 +61,7 @@ class ClockStories(Told):
 
         self.tell(story)
 
-    def test_an_accept_clock_request_is_refused_below_esker_version_2(self) -> None:
+    def test_a_coordinator_refuses_an_accept_clock_request_below_esker_version_2(self) -> None:
         async def story(world: World) -> None:
             await write_now(world, level=1)
             answer = await accept_clock(world)
@@ -87,7 +87,9 @@ class StartStories(Told):
 
         self.tell(story)
 
-    def test_a_restarted_coordinator_does_not_move_steady_time_back_within_an_hour(self) -> None:
+    def test_a_restarted_coordinator_does_not_set_steady_time_back_to_a_lagging_wall_clock(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await write_now(world)
             await world.advance(50 * MINUTE_MS)
@@ -101,7 +103,7 @@ class StartStories(Told):
 
         self.tell(story)
 
-    def test_a_wall_clock_days_ahead_of_steady_time_stops_deletion_by_time_until_accept_clock(
+    def test_a_coordinator_whose_wall_clock_is_days_ahead_deletes_by_time_only_after_accept_clock(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -144,7 +146,9 @@ class StartStories(Told):
 
         self.tell(story)
 
-    def test_a_single_voter_confirms_its_own_wall_clock_within_a_day_of_steady_time(self) -> None:
+    def test_a_coordinator_with_a_single_voter_accepts_a_wall_clock_within_a_day_of_steady_time(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await write_now(world)
             world.jump(20 * HOUR_MS)  # as after a night switched off

@@ -88,7 +88,7 @@ class CommitStories(Told):
         self.tell(story)
 
     @pytest.mark.parametrize("count", [0, -1, 10_001, 2**31 - 1])
-    def test_a_lease_request_with_an_invalid_number_of_object_ids_is_refused(
+    def test_the_coordinator_refuses_a_lease_request_with_an_invalid_number_of_object_ids(
         self, count: int
     ) -> None:
         async def story(world: World) -> None:
@@ -98,7 +98,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_under_another_brokers_lease_is_refused(self) -> None:
+    def test_the_coordinator_refuses_a_commit_under_another_brokers_lease(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             mine, other = Broker(world, 1), Broker(world, 2)
@@ -118,7 +118,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_of_a_lower_object_id_than_the_brokers_last_one_is_refused(self) -> None:
+    def test_the_coordinator_refuses_a_commit_of_an_object_id_below_the_brokers_last_committed_id(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -133,7 +135,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_of_an_object_id_of_a_released_lease_is_refused(self) -> None:
+    def test_the_coordinator_refuses_a_commit_of_an_object_id_of_a_released_lease(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -151,7 +153,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_the_number_of_open_leases_of_object_ids_is_limited_for_each_broker_epoch(self) -> None:
+    def test_the_coordinator_limits_the_number_of_open_object_id_leases_of_each_broker_epoch(
+        self,
+    ) -> None:
         """However many the former process left open: else it could not serve until they expire."""
 
         async def story(world: World) -> None:
@@ -204,7 +208,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_lease_request_with_a_lower_broker_epoch_than_the_registered_one_is_refused(
+    def test_the_coordinator_refuses_a_lease_request_with_a_broker_epoch_below_the_registered_epoch(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -292,7 +296,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_producer_may_not_skip_sequence_numbers_after_the_deletion_of_another_topic(
+    def test_the_coordinator_refuses_a_producers_sequence_gap_after_the_deletion_of_another_topic(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -311,7 +315,7 @@ class CommitStories(Told):
 
     # --- commits
 
-    def test_a_repeated_batch_commit_gets_the_response_of_its_first_attempt_after_later_changes(
+    def test_a_repeated_commit_gets_the_response_of_its_first_attempt_despite_later_state_changes(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -382,7 +386,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_kept_commit_responses_are_dropped_ten_minutes_after_their_lease_closed(self) -> None:
+    def test_the_coordinator_drops_stored_commit_responses_ten_minutes_after_their_lease_closed(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -407,7 +413,7 @@ class CommitStories(Told):
         self.tell(story)
 
     @pytest.mark.parametrize("form", BAD_FORMS)
-    def test_a_malformed_commit_is_refused_and_does_not_change_the_coordinators_state(
+    def test_the_coordinator_refuses_a_malformed_commit_without_a_change_of_its_state(
         self, form: str
     ) -> None:
         async def story(world: World) -> None:
@@ -423,7 +429,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_of_an_object_above_the_size_limit_is_refused(self) -> None:
+    def test_the_coordinator_refuses_a_commit_of_an_object_above_the_size_limit(self) -> None:
         """Sums of sizes are 64-bit numbers, here and in SQLite: one object may not fill them."""
 
         async def story(world: World) -> None:
@@ -450,7 +456,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_of_an_object_with_more_than_ten_thousand_batches_is_refused(self) -> None:
+    def test_the_coordinator_refuses_a_commit_of_an_object_with_more_than_ten_thousand_batches(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -466,7 +474,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_refuses_only_the_batches_of_an_unknown_topic(self) -> None:
+    def test_the_coordinator_refuses_only_the_batches_of_an_unknown_topic_in_a_commit(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -479,7 +487,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_batch_of_a_former_producer_epoch_is_not_treated_as_a_duplicate(self) -> None:
+    def test_the_coordinator_does_not_treat_a_batch_of_a_former_producer_epoch_as_a_duplicate(
+        self,
+    ) -> None:
         """Also where the new epoch begins in the very same object."""
 
         async def story(world: World) -> None:

@@ -210,7 +210,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_an_object_that_the_coordinator_called_safe_to_delete_can_not_be_committed(
+    def test_the_coordinator_refuses_a_commit_of_an_object_reported_as_safe_to_delete(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -243,7 +243,7 @@ class ObjectStories(Told):
         "key", ["", "x", KEYS.key(5) + " ", KEYS.key(5).replace("testcluster", "other"),
                 "esker/00/testcluster/0/-5", KEYS.key(5).replace("esker", "Esker")]
     )  # fmt: skip
-    def test_a_coordinator_call_with_an_object_key_of_another_cluster_is_refused(
+    def test_the_coordinator_refuses_a_call_with_an_object_key_of_another_cluster(
         self, key: str
     ) -> None:
         async def story(world: World) -> None:

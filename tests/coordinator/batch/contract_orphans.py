@@ -79,7 +79,9 @@ class OrphanStories(Told):
 
             self.tell(story)
 
-    def test_an_object_that_can_still_be_committed_is_refused_as_an_orphan(self) -> None:
+    def test_the_coordinator_refuses_to_mark_an_object_that_can_still_be_committed_as_an_orphan(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -144,7 +146,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_a_request_to_mark_orphans_refuses_keys_of_other_clusters_and_ids_never_leased(
+    def test_the_coordinator_refuses_to_mark_keys_of_other_clusters_and_never_leased_ids_as_orphans(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -157,7 +159,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_an_expired_an_oversized_or_another_clusters_request_to_mark_orphans_is_refused(
+    def test_the_coordinator_refuses_expired_oversized_or_other_clusters_requests_to_mark_orphans(
         self,
     ) -> None:
         async def story(world: World) -> None:

@@ -63,7 +63,9 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_a_retention_plan_that_has_expired_or_is_of_another_cluster_is_refused(self) -> None:
+    def test_the_coordinator_refuses_a_retention_plan_that_has_expired_or_is_of_another_cluster(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await stored(world, 9 * HOUR_MS)
             world.view.configs[TOPIC] = replace(EXTERNAL, retention_ms=5)
@@ -149,7 +151,7 @@ class PlanStories(Told):
 
         self.tell(story, replace(SETTINGS, maintenance_limit=5))
 
-    def test_an_external_retention_plan_deletes_no_batch_that_the_coordinator_would_keep(
+    def test_an_external_retention_plan_deletes_no_batch_that_the_topics_retention_settings_keep(
         self,
     ) -> None:
         """Any rows, those of another history too, beside a judge that looks at every run."""

@@ -67,7 +67,7 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_a_concurrent_commit_and_partition_release_are_decided_one_after_the_other(
+    def test_the_coordinator_decides_a_concurrent_commit_and_partition_release_one_after_the_other(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -107,7 +107,9 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_a_partition_release_under_a_former_controller_epoch_is_refused(self) -> None:
+    def test_the_coordinator_refuses_a_partition_release_under_a_former_controller_epoch(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world, epoch=4)
             assert await release(world, 0, 1, epoch=3) == [ErrorCode.STALE_CONTROLLER_EPOCH] * 2
@@ -120,7 +122,9 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_a_partition_release_survives_a_restart_and_its_topic_can_be_deleted(self) -> None:
+    def test_a_topic_with_a_released_partition_can_be_deleted_after_a_coordinator_restart(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world, epoch=5)
             assert await release(world, 1, epoch=5) == [0]

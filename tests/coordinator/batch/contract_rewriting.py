@@ -68,7 +68,9 @@ async def begin(world: World, commits: int = 4) -> tuple[Broker, Rewriter]:
 class RewritingStories(Told):
     """Rewrite leases, replaced runs, and how far partitions are cleaned."""
 
-    def test_replaced_runs_are_found_in_the_rewritten_object_at_the_same_offsets(self) -> None:
+    def test_find_batches_returns_rewritten_runs_at_the_offsets_of_the_runs_that_they_replaced(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             broker, rewriter = await begin(world)
             wanted = (Range(10, 30, parts=2), Range(0, 40, partition=1))
@@ -98,7 +100,7 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_a_rewritten_run_keeps_the_append_time_of_its_newest_source(self) -> None:
+    def test_a_rewritten_run_has_the_append_time_of_its_newest_source_run(self) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             (found,) = await find(world, (0, 0))
@@ -111,7 +113,7 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_a_search_by_time_finds_the_runs_that_replaced_others(self) -> None:
+    def test_the_coordinators_search_by_timestamp_finds_rewritten_runs(self) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world, commits=12)  # times 0, 100, 200, ... 1100
             await rewriter.replace(Range(20, 50))
@@ -127,7 +129,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_a_repeated_replacement_is_answered_from_the_state_also_after_the_lease(self) -> None:
+    def test_a_repeated_replacement_of_runs_gets_the_first_response_even_after_its_lease_has_ended(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             response = await rewriter.send(
@@ -152,7 +156,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_rewriting_is_refused_below_level_3(self) -> None:
+    def test_the_coordinator_refuses_requests_to_rewrite_objects_below_esker_version_3(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             rows = await rewriter.plan(Range(0, 20))
@@ -165,7 +171,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_each_partition_of_a_replacement_is_judged_by_itself(self) -> None:
+    def test_the_coordinator_accepts_or_refuses_each_partition_of_a_run_replacement_separately(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             rows = await rewriter.plan(Range(0, 20), Range(0, 20, partition=1))
@@ -180,7 +188,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_a_replacement_of_other_runs_than_the_live_ones_is_fenced(self) -> None:
+    def test_the_coordinator_refuses_a_replacement_of_runs_that_differ_from_the_live_runs(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             (row,) = await rewriter.plan(Range(10, 30))
@@ -202,7 +212,7 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_only_live_runs_below_the_high_watermark_are_replaced(self) -> None:
+    def test_the_coordinator_replaces_only_live_runs_below_the_high_watermark(self) -> None:
         async def story(world: World) -> None:
             broker, rewriter = await begin(world)
             (row,) = await rewriter.plan(Range(0, 40))
@@ -222,7 +232,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_a_new_run_below_the_log_start_takes_no_bytes_of_its_object(self) -> None:
+    def test_a_rewritten_run_below_the_log_start_does_not_count_as_used_bytes_of_its_object(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             (row,) = await rewriter.plan(Range(0, 40, parts=4))
@@ -242,7 +254,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_an_open_object_is_not_marked_for_deletion_while_nothing_in_it_is_used(self) -> None:
+    def test_the_coordinator_does_not_mark_an_open_rewritten_object_without_live_runs_for_deletion(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             broker, rewriter = await begin(world)
             await rewriter.replace(Range(0, 20))
@@ -265,7 +279,7 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_a_closed_object_takes_no_further_runs(self) -> None:
+    def test_the_coordinator_refuses_further_runs_in_a_closed_rewritten_object(self) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             await rewriter.replace(Range(0, 20), closes=True)
@@ -278,7 +292,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_the_end_of_a_rewrite_lease_closes_its_objects_and_orphans_unused_ids(self) -> None:
+    def test_the_end_of_a_rewrite_lease_closes_its_objects_and_makes_its_unused_object_ids_orphans(
+        self,
+    ) -> None:
         for expires in (False, True):
 
             async def story(world: World, expires: bool = expires) -> None:
@@ -311,7 +327,7 @@ class RewritingStories(Told):
 
             self.tell(story)
 
-    def test_a_renewed_rewrite_lease_outlives_its_timeout(self) -> None:
+    def test_a_rewrite_lease_that_is_renewed_before_its_timeout_does_not_expire(self) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             for _ in range(3):
@@ -323,7 +339,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_a_rewrite_lease_serves_its_owner_alone(self) -> None:
+    def test_the_coordinator_accepts_rewrite_lease_requests_only_from_the_owner_of_the_lease(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             broker, rewriter = await begin(world)
             stranger = Rewriter(world, broker_id=2)
@@ -346,7 +364,7 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_a_malformed_rewrite_lease_request_is_refused(self) -> None:
+    def test_the_coordinator_refuses_a_malformed_rewrite_lease_request(self) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             refused: list[RewriteLeaseResponse] = [
@@ -359,7 +377,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_a_malformed_replacement_is_refused_and_changes_nothing(self) -> None:
+    def test_the_coordinator_refuses_a_malformed_run_replacement_without_a_change_of_its_state(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             (row,) = await rewriter.plan(Range(0, 40, parts=2))
@@ -398,7 +418,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_the_runs_of_an_object_never_claim_more_bytes_than_it_has(self) -> None:
+    def test_the_coordinator_refuses_runs_in_a_rewritten_object_beyond_the_objects_size(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             assert codes(await rewriter.send(await rewriter.plan(Range(0, 20)), size=25)) == [0]
@@ -412,7 +434,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_cleaned_until_rises_only_from_the_log_start_under_one_bound(self) -> None:
+    def test_cleaned_until_advances_only_by_ranges_that_continue_the_round_from_the_log_start(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
 
@@ -452,7 +476,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_merged_ranges_do_not_change_how_far_a_partition_is_cleaned(self) -> None:
+    def test_a_merge_of_runs_does_not_change_the_cleaned_until_offset_of_its_partition(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             await rewriter.replace(Range(0, 40))
@@ -460,7 +486,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_horizons_and_removed_tombstones_are_accepted_only_below_cleaned_until(self) -> None:
+    def test_a_coordinator_accepts_delete_horizons_and_removed_tombstones_only_below_cleaned_until(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             _, rewriter = await begin(world)
             for flags in (HORIZONS_SET, TOMBSTONES_REMOVED, 3):
@@ -478,7 +506,7 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_an_object_notes_when_the_first_run_in_it_died(self) -> None:
+    def test_the_coordinator_records_when_the_first_run_of_an_object_was_deleted(self) -> None:
         async def story(world: World) -> None:
             broker, rewriter = await begin(world)
             await world.advance(40_000)  # a stamp of steady time
@@ -503,7 +531,7 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_a_deleted_topic_takes_its_rewritten_runs_with_it(self) -> None:
+    def test_deleting_a_topic_deletes_the_rewritten_objects_of_the_topic(self) -> None:
         async def story(world: World) -> None:
             broker, rewriter = await begin(world)
             (compacted,) = await rewriter.replace(Range(0, 40, 40, removed=3))
@@ -521,7 +549,9 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_an_id_of_a_rewrite_lease_that_is_safe_to_delete_takes_no_runs(self) -> None:
+    def test_the_coordinator_refuses_runs_under_a_leased_object_id_reported_as_safe_to_delete(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             broker, rewriter = await begin(world)
             assert await broker.is_safe(rewriter.object_id)

@@ -51,7 +51,7 @@ async def ask_again(world: World, call: Awaitable[object]) -> None:
 class ViewStories(Told):
     """Epochs of controllers and brokers."""
 
-    def test_a_coordinator_call_with_a_controller_epoch_not_yet_committed_gets_a_retriable_error(
+    def test_a_coordinator_call_with_an_uncommitted_controller_epoch_gets_a_retriable_error(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -93,7 +93,7 @@ class ViewStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_of_an_object_id_that_was_never_leased_is_refused(self) -> None:
+    def test_the_coordinator_refuses_a_commit_of_an_object_id_that_was_never_leased(self) -> None:
         async def story(world: World) -> None:
             world.view.epochs = {1: 7}
             await create(world)

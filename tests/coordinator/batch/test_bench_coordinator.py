@@ -38,7 +38,9 @@ def batch(sequence: int, *, epoch: int = 0, at: int = 0, partition: int = 0) -> 
     return PeerBatch(partition, at, 100, 10, 0, 7, epoch, sequence)
 
 
-def test_the_benchmarks_postgresql_peer_detects_duplicates_and_gaps_like_kafka() -> None:
+def test_the_postgresql_coordinator_of_the_benchmark_detects_duplicates_and_gaps_like_kafka() -> (
+    None
+):
     watermarks: dict[int, int] = {0: 0}
     producers: dict[tuple[int, int], Producer] = {}
 
@@ -55,7 +57,7 @@ def test_the_benchmarks_postgresql_peer_detects_duplicates_and_gaps_like_kafka()
     assert watermarks == {0: 40}
 
 
-def test_the_benchmarks_postgresql_peer_merges_adjacent_batches_into_runs() -> None:
+def test_the_postgresql_coordinator_of_the_benchmark_merges_adjacent_batches_into_runs() -> None:
     found = decide(
         [batch(0), batch(10, at=100), batch(20, at=250), batch(0, at=350, partition=1)],
         {0: 0, 1: 0},
@@ -80,7 +82,9 @@ def open_directory() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(peer.available() is not None, reason=f"left out: {peer.available()}")
-def test_the_benchmarks_postgresql_peer_commits_to_a_real_server(open_directory: Path) -> None:
+def test_the_postgresql_coordinator_of_the_benchmark_commits_batches_to_a_postgresql_server(
+    open_directory: Path,
+) -> None:
     with peer.Postgres(open_directory / "pg") as server:
         server.create_partitions(4)
         server.fill(20, 4)

@@ -173,7 +173,7 @@ def test_a_coordinator_client_sends_unanswered_commits_again_in_order_after_a_re
     served(story)
 
 
-def test_a_coordinator_client_sends_one_commit_on_a_new_connection_and_awaits_its_response() -> (
+def test_a_coordinator_client_on_a_new_connection_awaits_one_response_before_further_commits() -> (
     None
 ):
     """The leader begins to decide between two commits: else 1 would be refused, and 2 accepted."""
@@ -190,7 +190,9 @@ def test_a_coordinator_client_sends_one_commit_on_a_new_connection_and_awaits_it
     served(story)
 
 
-def test_after_a_refused_commit_the_client_awaits_every_response_before_a_new_commit() -> None:
+def test_after_a_refused_commit_a_coordinator_client_awaits_all_responses_before_a_new_commit() -> (
+    None
+):
     """1 is refused while 2 waits; 3 is submitted then, and may not reach the coordinator yet."""
 
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
@@ -272,7 +274,7 @@ def test_a_coordinator_client_drops_its_connection_when_it_learns_of_another_lea
     served(story, count=2, settings=PATIENT)
 
 
-def test_a_coordinator_client_waits_until_there_is_a_leader() -> None:
+def test_a_coordinator_client_delays_its_requests_until_the_coordinator_has_a_leader() -> None:
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
         started[0].leads = False
         answer = client.submit(commit(1))
@@ -317,7 +319,7 @@ def test_a_coordinator_clients_error_states_whether_the_request_may_have_been_de
 
 
 @pytest.mark.parametrize(("offset", "times"), [(-1, 1), (5, 2)])
-def test_the_client_does_not_repeat_a_deletion_up_to_the_high_watermark_of_unknown_outcome(
+def test_a_coordinator_client_does_not_repeat_a_deletion_of_all_records_with_an_unknown_outcome(
     offset: int, times: int
 ) -> None:
     """The first attempt may arrive late, and would delete what was written since."""

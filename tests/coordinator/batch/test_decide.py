@@ -75,7 +75,9 @@ def test_coordinator_maintenance_sorts_only_the_ids_of_deleted_topics() -> None:
     asyncio.run(story())
 
 
-def test_a_deleted_topics_tombstone_is_kept_longer_than_any_call_for_it_can_be_delayed() -> None:
+def test_the_coordinator_keeps_a_deleted_topics_tombstone_longer_than_any_call_can_be_delayed() -> (
+    None
+):
     """However old it is: without it, the rest of its partitions could not be found."""
 
     async def story() -> None:
@@ -172,7 +174,7 @@ def test_deciding_a_commit_does_not_change_the_coordinators_state() -> None:
         (TopicConfig(retention_ms=1, enforcer=Enforcer.BOTH), (10, 3, 1), 44, 0),
     ],
 )
-def test_a_retention_plan_row_is_refused_if_the_topics_settings_now_keep_its_records(
+def test_the_coordinator_refuses_a_retention_plan_row_if_the_topics_settings_now_keep_its_records(
     config: TopicConfig, row: tuple[int, int, int], code: int, log_start: int
 ) -> None:
     """Refused where the configuration now keeps more; appends never make it stale.
@@ -273,7 +275,9 @@ def test_the_batch_coordinator_stops_at_a_record_of_another_state_machine() -> N
         InMemoryState().apply(0, FeatureLevelRecord(name="x", feature_level=1))
 
 
-def test_the_next_step_of_a_topics_removal_is_decided_after_the_previous_step_is_applied() -> None:
+def test_the_coordinator_decides_a_step_of_a_topics_removal_after_applying_the_previous_step() -> (
+    None
+):
     """A partition whose runs are still there is not empty, whatever was proposed meanwhile."""
 
     async def story() -> None:

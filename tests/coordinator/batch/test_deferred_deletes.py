@@ -363,7 +363,7 @@ class _Unmarked(WholeTable[Any, Any]):
 
 
 @pytest.mark.parametrize("name", ["tallies", "graves"])
-def test_the_coordinators_restart_test_detects_a_changed_row_that_is_not_marked_dirty(
+def test_the_restart_test_of_deferred_deletions_detects_a_changed_row_that_is_not_marked_dirty(
     tmp_path: Path, name: str
 ) -> None:
     """The cache does not know that SQLite lacks the change."""

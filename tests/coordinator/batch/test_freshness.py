@@ -38,7 +38,7 @@ def test_a_coordinator_replica_that_was_never_up_to_date_reports_no_age() -> Non
     assert replica.freshness.age_ms(9.0) is None
 
 
-def test_a_replicas_age_counts_from_the_newest_applied_high_watermark() -> None:
+def test_a_coordinator_replicas_age_counts_from_the_newest_applied_high_watermark() -> None:
     replica = Replica()
     for high_watermark, at_s in ((10, 1.0), (20, 2.0), (30, 3.0)):
         replica.hear(high_watermark, at_s)
@@ -48,7 +48,9 @@ def test_a_replicas_age_counts_from_the_newest_applied_high_watermark() -> None:
     assert replica.freshness.age_ms(4.0) == 1_000
 
 
-def test_a_replicas_age_grows_while_it_is_cut_off_but_not_while_its_log_is_idle() -> None:
+def test_a_coordinator_replicas_age_grows_without_a_connection_but_not_while_the_log_is_idle() -> (
+    None
+):
     replica = Replica()
     replica.apply(10)
     for at_s in (1.0, 2.0, 3.0):
@@ -57,7 +59,7 @@ def test_a_replicas_age_grows_while_it_is_cut_off_but_not_while_its_log_is_idle(
     assert replica.freshness.age_ms(60.0) == 57_000
 
 
-def test_a_lagging_replica_remembers_the_oldest_high_watermarks_that_it_has_not_applied() -> None:
+def test_a_lagging_coordinator_replica_stores_the_oldest_high_watermarks_not_yet_applied() -> None:
     """Those are applied first: without them the replica would never count as up to date."""
     replica = Replica()
     for number in range(1, 3 * WORDS_KEPT):
@@ -72,7 +74,7 @@ def test_a_lagging_replica_remembers_the_oldest_high_watermarks_that_it_has_not_
     words=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=3 * WORDS_KEPT),
     lag=st.integers(0, 200),
 )
-def test_a_replica_that_drops_high_watermark_reports_never_reports_too_low_an_age(
+def test_a_coordinator_replica_that_drops_high_watermark_reports_never_reports_too_low_an_age(
     words: list[tuple[int, int]], lag: int
 ) -> None:
     """Statements dropped for want of room make it older, never younger."""

@@ -81,7 +81,7 @@ def test_a_coordinators_leader_runs_its_maintenance_on_its_own_timer(tmp_path: P
     asyncio.run(story())
 
 
-def test_a_maintenance_step_that_finds_work_is_repeated_early_a_limited_number_of_times(
+def test_a_coordinator_repeats_a_maintenance_step_that_finds_work_early_a_limited_number_of_times(
     tmp_path: Path,
 ) -> None:
     async def story() -> None:

@@ -109,12 +109,12 @@ KILLERS: Final[dict[str, Killer]] = {
     ),
     "a_lease_is_closed_by_the_clock_in_apply": replayed_later,
     "answers_are_not_in_the_checkpoint": contract(
-        "a_repeated_batch_commit_gets_the_response_of_its_first_attempt_after_later_changes"
+        "a_repeated_commit_gets_the_response_of_its_first_attempt_despite_later_state_changes"
     ),
     "six_batches_are_kept": row("the sixth last is forgotten"),
     "only_the_last_batch_is_kept": row("the fifth last is a duplicate"),
     "a_lower_object_id_is_accepted_after_a_higher": contract(
-        "a_commit_of_a_lower_object_id_than_the_brokers_last_one_is_refused"
+        "the_coordinator_refuses_a_commit_of_an_object_id_below_the_brokers_last_committed_id"
     ),
     "an_unknown_producer_is_accepted_at_7": row("an unknown new producer may not begin at 7"),
     "an_old_producer_must_begin_at_0": row(
@@ -124,16 +124,16 @@ KILLERS: Final[dict[str, Killer]] = {
         "a_producer_expired_too_early_by_a_wrong_clock_continues_at_its_next_sequence"
     ),
     "dismantling_counts_as_expiry": contract(
-        "a_producer_may_not_skip_sequence_numbers_after_the_deletion_of_another_topic"
+        "the_coordinator_refuses_a_producers_sequence_gap_after_the_deletion_of_another_topic"
     ),
     "deletion_goes_by_the_wall_clock": contract(
-        "a_coordinators_wall_clock_that_steps_ahead_deletes_no_young_records"
+        "a_coordinator_whose_wall_clock_steps_ahead_deletes_no_young_records"
     ),
     "deletion_goes_by_steady_time_alone": contract(
-        "a_coordinators_wall_clock_that_steps_back_delays_deletion_by_time"
+        "a_coordinator_whose_wall_clock_steps_back_delays_deletion_by_time"
     ),
     "every_wall_clock_is_believed_at_the_start": contract(
-        "a_wall_clock_days_ahead_of_steady_time_stops_deletion_by_time_until_accept_clock"
+        "a_coordinator_whose_wall_clock_is_days_ahead_deletes_by_time_only_after_accept_clock"
     ),
     "replayed_stamps_are_noted": (
         test_steady_clock.test_a_restarted_follower_elected_without_a_newer_steady_time_record_holds_its_clock
@@ -142,7 +142,7 @@ KILLERS: Final[dict[str, Killer]] = {
     "a_bumped_epoch_is_compared_with_the_old_one": row("a higher epoch begins at 0"),
     "an_old_producer_epoch_is_let_in": row("an old epoch is fenced"),
     "any_controller_epoch_is_kept": contract(
-        "a_coordinator_call_with_a_controller_epoch_not_yet_committed_gets_a_retriable_error"
+        "a_coordinator_call_with_an_uncommitted_controller_epoch_gets_a_retriable_error"
     ),
     "any_broker_epoch_gets_a_lease": contract(
         "a_coordinator_grants_a_lease_only_to_the_registered_broker_epoch"
@@ -151,7 +151,7 @@ KILLERS: Final[dict[str, Killer]] = {
         "a_lease_for_a_newer_broker_epoch_fences_commits_of_the_older_epoch"
     ),
     "safe_to_delete_is_no_fence": contract(
-        "an_object_that_the_coordinator_called_safe_to_delete_can_not_be_committed"
+        "the_coordinator_refuses_a_commit_of_an_object_reported_as_safe_to_delete"
     ),
     "a_partition_with_data_is_released": contract(
         "the_coordinator_refuses_commits_to_a_released_partition"
@@ -169,33 +169,37 @@ KILLERS: Final[dict[str, Killer]] = {
         test_rewriting_pending.runs_below_a_pending_log_start_are_not_replaced
     ),
     "the_digest_of_the_old_runs_is_not_compared": contract(
-        "a_replacement_of_other_runs_than_the_live_ones_is_fenced"
+        "the_coordinator_refuses_a_replacement_of_runs_that_differ_from_the_live_runs"
     ),
     "one_refused_partition_refuses_the_others": contract(
-        "each_partition_of_a_replacement_is_judged_by_itself"
+        "the_coordinator_accepts_or_refuses_each_partition_of_a_run_replacement_separately"
     ),
     "a_repeat_is_not_judged_by_state": contract(
-        "a_repeated_replacement_is_answered_from_the_state_also_after_the_lease"
+        "a_repeated_replacement_of_runs_gets_the_first_response_even_after_its_lease_has_ended"
     ),
     "an_open_object_is_marked": contract(
-        "an_open_object_is_not_marked_for_deletion_while_nothing_in_it_is_used"
+        "the_coordinator_does_not_mark_an_open_rewritten_object_without_live_runs_for_deletion"
     ),
-    "a_closed_object_takes_runs": contract("a_closed_object_takes_no_further_runs"),
+    "a_closed_object_takes_runs": contract(
+        "the_coordinator_refuses_further_runs_in_a_closed_rewritten_object"
+    ),
     "the_end_of_a_lease_leaves_its_objects_open": contract(
-        "the_end_of_a_rewrite_lease_closes_its_objects_and_orphans_unused_ids"
+        "the_end_of_a_rewrite_lease_closes_its_objects_and_makes_its_unused_object_ids_orphans"
     ),
-    "a_lease_in_use_expires": contract("a_renewed_rewrite_lease_outlives_its_timeout"),
+    "a_lease_in_use_expires": contract(
+        "a_rewrite_lease_that_is_renewed_before_its_timeout_does_not_expire"
+    ),
     "cleaned_until_rises_over_gaps": contract(
-        "cleaned_until_rises_only_from_the_log_start_under_one_bound"
+        "cleaned_until_advances_only_by_ranges_that_continue_the_round_from_the_log_start"
     ),
     "another_bound_goes_on_where_the_last_one_was": contract(
-        "cleaned_until_rises_only_from_the_log_start_under_one_bound"
+        "cleaned_until_advances_only_by_ranges_that_continue_the_round_from_the_log_start"
     ),
     "horizons_are_accepted_anywhere": contract(
-        "horizons_and_removed_tombstones_are_accepted_only_below_cleaned_until"
+        "a_coordinator_accepts_delete_horizons_and_removed_tombstones_only_below_cleaned_until"
     ),
     "spans_of_replaced_runs_stay": on_quorum(
-        "a_search_by_time_finds_the_runs_that_replaced_others"
+        "the_coordinators_search_by_timestamp_finds_rewritten_runs"
     ),
 }
 
@@ -221,7 +225,7 @@ def test_a_proposer_decides_and_answers_requests_in_order_although_its_log_is_sl
 
 
 @pytest.mark.parametrize("story", leadership.STORIES, ids=lambda story: story.__name__)
-def test_a_leaders_responses_do_not_depend_on_records_that_can_be_lost(
+def test_a_coordinator_leaders_responses_do_not_depend_on_records_that_can_still_be_lost(
     story: Callable[[Path], object], tmp_path: Path
 ) -> None:
     led(story)(tmp_path)

@@ -126,13 +126,15 @@ def test_the_retention_planner_agrees_with_a_search_over_all_log_starts(
         assert bool(exhausted) == bool(partition.runs and naive(partition)[2] == everything)
 
 
-def test_retention_by_time_keeps_all_runs_after_the_first_young_run() -> None:
+def test_the_retention_planner_keeps_all_runs_after_the_first_run_younger_than_retention_ms() -> (
+    None
+):
     old = Run(10, 0, 100)
     plan = planned([Partition([old, Run(10, NOW, 100), old], 0, 1000, -1, 0)])
     assert plan.log_start_offsets.tolist() == [10]
 
 
-def test_a_run_of_batches_exactly_retention_ms_old_is_kept() -> None:
+def test_the_retention_planner_keeps_a_run_of_batches_that_is_exactly_retention_ms_old() -> None:
     runs = [Run(1, NOW - 101, 1), Run(1, NOW - 100, 1)]
     assert planned([Partition(runs, 0, 100, -1, 0)]).log_start_offsets.tolist() == [1]
 

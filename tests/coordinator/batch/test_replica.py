@@ -135,7 +135,7 @@ def test_a_coordinator_replica_whose_log_may_have_forked_serves_no_read(tmp_path
     asyncio.run(story())
 
 
-def test_a_waiting_read_makes_the_state_machine_apply_committed_records_at_once(
+def test_a_waiting_read_makes_a_coordinator_replica_apply_committed_records_at_once(
     tmp_path: Path,
 ) -> None:
     """A host may delay applying as long as no read waits."""
@@ -190,7 +190,7 @@ def test_a_coordinator_replica_removes_a_waiting_read_when_it_is_cancelled(tmp_p
     asyncio.run(story())
 
 
-def test_a_replica_without_a_known_leader_answers_find_batches_but_not_list_offsets(
+def test_a_coordinator_replica_without_a_leader_answers_find_batches_but_not_list_offsets(
     tmp_path: Path,
 ) -> None:
     """FindBatches may be old; what ListOffsets says must not be.
@@ -214,7 +214,9 @@ def test_a_replica_without_a_known_leader_answers_find_batches_but_not_list_offs
     asyncio.run(story())
 
 
-def test_a_replica_without_a_high_watermark_returns_no_unknown_topic_errors(tmp_path: Path) -> None:
+def test_a_coordinator_replica_without_a_high_watermark_returns_no_unknown_topic_errors(
+    tmp_path: Path,
+) -> None:
     """After a crash without its database: nothing is applied, and no leader has been heard."""
 
     async def story() -> None:
@@ -243,7 +245,9 @@ def test_a_replica_without_a_high_watermark_returns_no_unknown_topic_errors(tmp_
     asyncio.run(story())
 
 
-def test_a_lagging_replica_returns_errors_only_after_the_read_barrier(tmp_path: Path) -> None:
+def test_a_lagging_coordinator_replica_returns_errors_only_after_the_read_barrier(
+    tmp_path: Path,
+) -> None:
     """It lacks a topic and an offset, and waits at the read barrier before it denies them."""
 
     async def story() -> None:
@@ -270,7 +274,7 @@ def test_a_lagging_replica_returns_errors_only_after_the_read_barrier(tmp_path: 
     asyncio.run(story())
 
 
-def test_a_request_to_describe_topics_waits_for_the_read_barrier_if_it_asks_for_it(
+def test_describe_topics_waits_for_the_coordinators_read_barrier_only_on_request(
     tmp_path: Path,
 ) -> None:
     """An operator may read an old state; a controller must not compare with one."""

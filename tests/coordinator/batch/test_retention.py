@@ -87,19 +87,23 @@ def test_small_retention_passes_plan_the_same_log_starts_as_one_large_pass(
     }
 
 
-def test_each_log_start_of_a_retention_plan_has_a_reason_and_a_limit() -> None:
+def test_each_row_of_a_retention_pass_names_the_time_or_size_limit_that_moves_the_log_start() -> (
+    None
+):
     rows = retention_pass(Kept({A: [9], B: [9]}), StaticView(configs=CONFIGS), NOW).rows
     assert rows == (NewLogStart(A, 0, 40, BY_TIME, 50), NewLogStart(B, 0, 60, BY_SIZE, 250))
 
 
-def test_a_retention_pass_reads_only_one_run_of_a_partition_that_exceeds_no_limit() -> None:
+def test_a_retention_pass_reads_one_run_of_each_partition_within_its_retention_limits() -> None:
     kept = Kept({A: [5] * 50})
     assert retention_pass(kept, StaticView(configs=CONFIGS), NOW).rows == ()
     assert kept.read == 50
 
 
 @pytest.mark.parametrize(("keep", "start"), [(399, 10), (400, 10), (401, 0), (500, 0), (300, 20)])
-def test_retention_by_size_keeps_no_more_runs_of_batches_than_needed(keep: int, start: int) -> None:
+def test_retention_by_size_deletes_the_oldest_run_if_the_newer_runs_reach_retention_bytes(
+    keep: int, start: int
+) -> None:
     """Five runs of 100 bytes; the oldest goes if the others are enough, also just enough."""
     view = StaticView(configs={A: TopicConfig(retention_ms=None, retention_bytes=keep)})
     rows = retention_pass(Kept({A: [5]}), view, NOW).rows

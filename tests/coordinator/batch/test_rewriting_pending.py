@@ -116,25 +116,37 @@ async def an_object_is_marked_only_once_its_close_is_applied(path: Path) -> None
     await world.close()
 
 
-def test_a_replacement_is_not_decided_twice_while_it_is_proposed(tmp_path: Path) -> None:
+def test_the_coordinator_refuses_a_second_replacement_of_runs_whose_replacement_is_proposed(
+    tmp_path: Path,
+) -> None:
     asyncio.run(a_range_that_is_being_replaced_is_not_replaced_again(tmp_path))
 
 
-def test_a_replacement_that_was_lost_with_its_leader_can_be_repeated(tmp_path: Path) -> None:
+def test_a_proposed_replacement_of_runs_that_was_lost_with_its_leader_can_be_repeated(
+    tmp_path: Path,
+) -> None:
     asyncio.run(a_lost_replacement_leaves_its_range_free(tmp_path))
 
 
-def test_a_proposed_log_start_refuses_the_replacement_of_runs_below_it(tmp_path: Path) -> None:
+def test_the_coordinator_refuses_a_replacement_of_runs_below_a_proposed_log_start(
+    tmp_path: Path,
+) -> None:
     asyncio.run(runs_below_a_pending_log_start_are_not_replaced(tmp_path))
 
 
-def test_a_round_goes_on_from_a_range_that_is_proposed(tmp_path: Path) -> None:
+def test_cleaned_until_advances_by_compacted_ranges_whose_records_are_proposed_but_not_applied(
+    tmp_path: Path,
+) -> None:
     asyncio.run(cleaned_until_counts_proposed_ranges(tmp_path))
 
 
-def test_a_proposed_end_of_a_lease_refuses_further_runs(tmp_path: Path) -> None:
+def test_the_coordinator_refuses_further_runs_in_an_object_whose_close_is_proposed(
+    tmp_path: Path,
+) -> None:
     asyncio.run(an_object_that_is_being_closed_takes_no_runs(tmp_path))
 
 
-def test_an_object_is_not_marked_while_its_last_runs_are_proposed(tmp_path: Path) -> None:
+def test_the_coordinator_marks_a_rewritten_object_for_deletion_only_after_it_applied_the_close(
+    tmp_path: Path,
+) -> None:
     asyncio.run(an_object_is_marked_only_once_its_close_is_applied(tmp_path))

@@ -72,7 +72,9 @@ MANY = deletions(
 )
 
 
-def test_a_request_sent_in_slices_gets_the_response_of_the_whole_request(tmp_path: Path) -> None:
+def test_a_coordinator_request_sent_in_slices_gets_the_response_of_the_whole_request(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         whole, cut = MemoryWorld(), QuorumWorld(tmp_path)
         sizes: list[int] = []
@@ -98,7 +100,9 @@ def test_a_request_sent_in_slices_gets_the_response_of_the_whole_request(tmp_pat
     asyncio.run(story())
 
 
-def test_repeated_partitions_are_refused_in_a_request_sent_in_slices(tmp_path: Path) -> None:
+def test_a_partition_named_twice_in_a_coordinator_request_sent_in_slices_is_refused(
+    tmp_path: Path,
+) -> None:
     """The same row object, not an equal one."""
 
     async def story() -> None:

@@ -116,7 +116,9 @@ def test_opening_a_missing_coordinator_database_for_reading_does_not_create_it(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_loaded_checkpoint_gives_an_equal_checkpoint_also_after_a_restart(tmp_path: Path) -> None:
+def test_a_coordinator_that_loaded_a_checkpoint_writes_an_equal_checkpoint_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
     world = filled(tmp_path)
     values, applied = world.values(), world.machine.applied
     other = tmp_path / "other"
@@ -322,7 +324,7 @@ def test_after_a_failed_database_flush_the_coordinator_does_not_flush_again(tmp_
     assert (machine.applied.offset, len(machine.store.topics)) == (0, 0)
 
 
-def test_a_checkpoint_leaves_only_changes_after_its_freeze_in_the_changed_record_count(
+def test_after_a_checkpoint_the_changed_record_count_includes_only_changes_since_the_freeze(
     tmp_path: Path,
 ) -> None:
     world = filled(tmp_path)

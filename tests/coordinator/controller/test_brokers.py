@@ -116,7 +116,7 @@ def test_a_controller_that_was_paused_fences_no_broker_when_it_resumes(world: Wo
     assert fenced(world) == {1: False}
 
 
-def test_each_heartbeat_response_has_the_controllers_wall_clock_with_or_without_a_record(
+def test_every_heartbeat_response_has_the_controllers_wall_clock_even_if_no_record_is_written(
     world: World,
 ) -> None:
     (epoch,) = world.register(1, unfence=False)
@@ -197,7 +197,7 @@ def test_a_controller_that_was_paused_notices_the_pause_before_its_first_tick() 
     assert sessions.is_alive(1, 7, fenced=False)
 
 
-def test_a_second_broker_with_an_id_in_use_is_refused_until_the_first_ones_session_expires(
+def test_a_second_broker_with_an_id_in_use_is_refused_until_the_first_brokers_session_expires(
     world: World,
 ) -> None:
     world.register(1)
@@ -226,7 +226,9 @@ def test_a_repeated_broker_registration_without_a_change_writes_no_record(world:
     assert (world.image.brokers[1].rack, world.image.brokers[1].fenced) == ("r2", False)
 
 
-def test_requests_with_a_restarted_brokers_old_epoch_get_stale_broker_epoch(world: World) -> None:
+def test_a_heartbeat_with_the_former_epoch_of_a_restarted_broker_gets_stale_broker_epoch(
+    world: World,
+) -> None:
     (epoch,) = world.register(1)
     world.pass_ms(SESSION_MS + 1_000)
     world.ask(registration(1, incarnation_id=UUID(int=1)))

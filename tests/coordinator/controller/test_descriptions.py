@@ -78,7 +78,7 @@ def test_find_coordinator_refuses_each_key_beyond_the_limit_of_keys_in_a_request
     assert "10002 keys; at most 10000" in (last.error_message or "")
 
 
-def test_create_topics_explains_what_replicas_mean_if_the_request_expects_more_of_them() -> None:
+def test_create_topics_explains_why_requested_replicas_have_no_effect_on_an_object_store() -> None:
     world = with_topic()  # of three brokers
     assert world.create("plain", factor=3).topics[0].error_message is None
     assert world.create("default", factor=-1).topics[0].error_message is None

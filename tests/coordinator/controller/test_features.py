@@ -144,7 +144,7 @@ def test_an_update_features_request_for_the_current_level_writes_no_record() -> 
     assert world.log.end_offset == end
 
 
-def test_all_or_none_of_the_feature_updates_of_a_request_are_made() -> None:
+def test_update_features_makes_either_all_feature_updates_of_a_request_or_none() -> None:
     world = upgraded((TEST, 1))
     end = world.log.end_offset
     refused = world.ask(update((TEST, 2), (METADATA_VERSION, 99)))
@@ -430,7 +430,7 @@ def test_each_esker_version_that_adds_formats_is_above_the_level_of_unfinalized_
 
 
 @pytest.mark.parametrize("level", [4, 32_767])
-def test_a_state_machine_stops_at_an_esker_version_that_it_does_not_support(level: int) -> None:
+def test_a_state_machine_stops_at_an_unsupported_esker_version(level: int) -> None:
     machine = ControllerMachine()
     applied(machine, FeatureLevelRecord(name=ESKER_VERSION, feature_level=2))
     shown = []

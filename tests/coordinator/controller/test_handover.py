@@ -89,7 +89,7 @@ def test_create_topics_times_out_without_a_coordinator_and_is_completed_later(wo
     assert world.create("t").topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_a_coordinator_call_with_a_lost_response_is_repeated_without_effect(
+def test_the_controller_repeats_a_coordinator_call_with_a_lost_response_without_effect(
     world: World,
 ) -> None:
     world.coordinators.mute.add(0)
@@ -183,7 +183,7 @@ def test_a_new_controller_makes_each_call_that_a_coordinator_has_missed(world: W
 
 
 @pytest.mark.parametrize("steps", range(0, 14, 2))
-def test_the_controller_creates_and_deletes_topics_while_it_compares_a_coordinator_in_slices(
+def test_the_controller_creates_and_deletes_topics_during_a_reconciliation_in_slices(
     world: World, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     """The reconciliation compares a few topics at a time, with heartbeats in between."""
@@ -209,7 +209,7 @@ def test_the_controller_creates_and_deletes_topics_while_it_compares_a_coordinat
     assert world.handover.outstanding == 0
 
 
-def test_a_comparison_of_coordinator_and_image_in_slices_finds_the_same_as_in_one_step(
+def test_a_reconciliation_in_slices_finds_the_same_differences_as_a_reconciliation_in_one_step(
     world: World,
 ) -> None:
     for number in range(7):
@@ -316,7 +316,9 @@ def late_init_of_a_topic_that_a_former_controller_deleted(world: World) -> None:
     world.coordinators.deliver_late()
 
 
-def test_a_new_controller_announces_its_epoch_before_it_compares_topics(world: World) -> None:
+def test_a_new_controller_announces_its_epoch_to_a_coordinator_before_reconciliation(
+    world: World,
+) -> None:
     """Otherwise an Init of its predecessor may arrive later, and create a topic that is never
     deleted.
     """

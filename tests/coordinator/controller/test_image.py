@@ -299,7 +299,7 @@ def test_a_controllers_state_machine_takes_no_checkpoint_after_an_unknown_record
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_a_record_that_contradicts_the_cluster_image_is_counted_and_changes_nothing(
+def test_a_record_that_contradicts_the_cluster_image_is_counted_and_does_not_change_the_image(
     record: MetadataRecord,
 ) -> None:
     known = [
@@ -314,7 +314,7 @@ def test_a_record_that_contradicts_the_cluster_image_is_counted_and_changes_noth
     assert records_of(edit.publish(Offset(9), Epoch(1))) == records_of(image_of(*known))
 
 
-def test_deleting_a_topic_removes_its_settings_and_chunks() -> None:
+def test_removing_a_topic_from_the_cluster_image_removes_the_topics_settings_and_chunks() -> None:
     image = image_of(
         TopicRecord(name="a", topic_id=T1),
         partition(),

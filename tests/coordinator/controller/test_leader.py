@@ -184,7 +184,9 @@ def test_a_controllers_refusal_is_sent_after_the_commit_of_the_records_that_caus
     assert third[0].topics[0].error_code == 0
 
 
-def test_a_setting_is_not_described_before_its_record_is_committed() -> None:
+def test_the_controller_does_not_describe_a_changed_setting_before_its_record_is_committed() -> (
+    None
+):
     world = held_back()
     world.send(registration(1))
     commit(world)

@@ -192,7 +192,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     ),
     "configuration applied before it is committed": (
         settings_before_they_are_committed,
-        test_leader.test_a_setting_is_not_described_before_its_record_is_committed,
+        test_leader.test_the_controller_does_not_describe_a_changed_setting_before_its_record_is_committed,
     ),
     "a topic answered before its coordinator has it": (
         answers_before_the_coordinator_has_it,
@@ -204,7 +204,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "a new controller reconciles before it announces its epoch": (
         reconciliation_before_the_epoch,
         _with(
-            test_handover.test_a_new_controller_announces_its_epoch_before_it_compares_topics,
+            test_handover.test_a_new_controller_announces_its_epoch_to_a_coordinator_before_reconciliation,
             test_handover.with_brokers,
         ),
     ),

@@ -109,7 +109,7 @@ def test_a_broker_registers_and_is_unfenced_by_a_heartbeat() -> None:
     run(story)
 
 
-def test_a_broker_that_reaches_no_controller_for_a_session_treats_itself_as_fenced() -> None:
+def test_a_broker_that_reaches_no_controller_for_a_whole_session_acts_as_a_fenced_broker() -> None:
     async def story() -> None:
         script = Script()
         loop = asyncio.get_running_loop()

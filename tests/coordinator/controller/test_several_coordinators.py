@@ -55,7 +55,7 @@ def test_the_partition_counts_of_coordinators_follow_created_moved_and_deleted_t
     assert dict(world.image.loads) == {}
 
 
-def test_no_coordinator_mapping_is_written_before_there_is_a_second_coordinator() -> None:
+def test_the_controller_writes_no_coordinator_mapping_before_a_second_coordinator_exists() -> None:
     world = with_brokers()
     world.create("t", 3)
     topic = world.image.topic("t")

@@ -46,7 +46,7 @@ def answer(settings: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize(("settings", "kafkas"), ANSWERS, ids=[str(row[0]) for row in ANSWERS])
-def test_a_topic_setting_is_accepted_or_refused_as_by_kafka(
+def test_the_controller_accepts_and_refuses_the_same_topic_settings_as_kafka(
     settings: dict[str, str], kafkas: str
 ) -> None:
     ours = answer(settings)
@@ -91,7 +91,9 @@ def test_retention_applies_only_to_topics_whose_cleanup_policy_contains_delete(
     assert (config.retention_ms, config.retention_bytes) == limits
 
 
-def test_a_changed_topic_setting_that_contradicts_an_unchanged_one_is_refused() -> None:
+def test_the_controller_refuses_a_changed_topic_setting_that_contradicts_an_unchanged_setting() -> (
+    None
+):
     world = created({"max.compaction.lag.ms": "5"})
     end = world.log.end_offset
     refused = world.ask(alter(2, "t", "min.compaction.lag.ms", "6"))
@@ -158,7 +160,9 @@ def test_the_controller_refuses_values_out_of_bounds_for_dynamic_broker_settings
 
 
 @pytest.mark.parametrize("name", ["num.io.threads", "esker.append.max.uploads", "listeners"])
-def test_a_change_of_a_setting_fixed_at_start_is_refused_with_this_reason(name: str) -> None:
+def test_the_controller_refuses_a_change_of_a_setting_that_is_fixed_at_start_with_this_reason(
+    name: str,
+) -> None:
     world = created({})
     answer = world.ask(alter(4, "1", name, "8"))
     assert answer.responses[0].error_code == 42

@@ -83,7 +83,7 @@ def given(**changed: Any) -> dict[str, Any]:
         ({"library": {"password": None}}, "password has a setting of its own"),
     ],
 )
-def test_pysyncobj_settings_that_could_lose_data_or_run_foreign_code_are_refused(
+def test_the_embedded_coordinator_refuses_pysyncobj_settings_that_endanger_data_or_security(
     changed: dict[str, Any], says: str
 ) -> None:
     EmbeddedSettings(**given())
@@ -243,7 +243,9 @@ def any_request(random: Random) -> Request | None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_replica_loaded_from_a_snapshot_answers_like_the_original(seed: int) -> None:
+def test_an_embedded_replica_loaded_from_a_snapshot_answers_like_the_original_replica(
+    seed: int,
+) -> None:
     """Wherever the snapshot was taken; clocks of callers run apart and backwards."""
     random = Random(seed)
     whole, late = Replica(SETTINGS, VIEW), Replica(SETTINGS, VIEW)
@@ -288,7 +290,9 @@ INIT_KEY = InitDisklessTopicsRequest.schema().key
         msgpack.packb((MAINTENANCE, msgpack.packb((7, 1)), 1)),
     ],
 )
-def test_an_invalid_embedded_command_does_not_change_the_state(nonsense: bytes) -> None:
+def test_an_embedded_replica_refuses_an_invalid_command_without_a_change_of_its_state(
+    nonsense: bytes,
+) -> None:
     replica = Replica(SETTINGS, VIEW)
     before = replica.snapshot()
     answer = replica.execute(nonsense)

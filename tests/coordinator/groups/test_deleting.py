@@ -132,7 +132,9 @@ def test_a_group_removal_is_repeated_after_a_lost_response_and_applied_once() ->
     assert world.committed() == 7
 
 
-def test_commits_before_a_group_deletion_succeed_and_later_commits_get_not_coordinator() -> None:
+def test_offset_commits_before_a_group_deletion_succeed_and_later_commits_get_not_coordinator() -> (
+    None
+):
     world = World()
     assert world.commit(offset=5) == 0
     world.holds = lambda _broker, call: isinstance(call.request, CommitGroupOffsetsRequest)

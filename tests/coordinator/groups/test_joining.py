@@ -38,7 +38,7 @@ REFUSED: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("what", "fields", "code"), REFUSED, ids=[case[0] for case in REFUSED])
-def test_an_invalid_join_group_request_is_refused(
+def test_the_group_coordinator_refuses_an_invalid_join_group_request(
     what: str, fields: dict[str, Any], code: int
 ) -> None:
     world = World()
@@ -252,7 +252,7 @@ def test_a_static_member_without_heartbeats_stays_in_its_group_until_its_session
         assert one.beat() in (0, 27)
 
 
-def test_the_second_of_two_members_with_one_group_instance_id_fences_the_first() -> None:
+def test_the_newer_of_two_members_with_one_group_instance_id_fences_the_older_member() -> None:
     world = World()
     one = Consumer(world, "a", instance_id="i")
     joining = one.send_join()

@@ -178,7 +178,7 @@ def test_the_group_log_limits_the_length_of_group_ids_and_the_number_of_groups()
     assert log.tell(request).error_code == 44
 
 
-def test_an_ownership_epoch_is_not_reused_after_its_group_was_removed() -> None:
+def test_the_group_log_does_not_reuse_the_ownership_epoch_of_a_removed_group() -> None:
     log = Log()
     one = log.acquire().ownership_epoch
     assert log.tell(rpc.RemoveGroupRequest(group_id=GROUP)).error_code == 0
@@ -280,7 +280,7 @@ def test_group_log_responses_wait_until_their_records_are_committed() -> None:
 # --- expiry ---------------------------------------------------------------------------------------
 
 
-def test_offsets_expire_only_once_their_group_is_empty() -> None:
+def test_committed_offsets_expire_only_once_their_group_is_empty() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 1, "m") == 0

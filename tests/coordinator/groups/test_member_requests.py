@@ -41,7 +41,7 @@ SYNC_REFUSED: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("what", "fields", "code"), SYNC_REFUSED, ids=[c[0] for c in SYNC_REFUSED])
-def test_an_invalid_sync_group_request_is_refused(
+def test_the_group_coordinator_refuses_an_invalid_sync_group_request(
     what: str, fields: dict[str, Any], code: int
 ) -> None:
     world = World()

@@ -247,11 +247,11 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "offsets expire under members": (
         offsets_expire_under_members,
-        test_log.test_offsets_expire_only_once_their_group_is_empty,
+        test_log.test_committed_offsets_expire_only_once_their_group_is_empty,
     ),
     "offsets expire as soon as the group is empty": (
         expired_at_once,
-        test_log.test_offsets_expire_only_once_their_group_is_empty,
+        test_log.test_committed_offsets_expire_only_once_their_group_is_empty,
     ),
     "reads without a barrier": (
         reads_without_a_barrier,
@@ -259,7 +259,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "an ownership epoch used twice": (
         epochs_are_used_again,
-        test_log.test_an_ownership_epoch_is_not_reused_after_its_group_was_removed,
+        test_log.test_the_group_log_does_not_reuse_the_ownership_epoch_of_a_removed_group,
     ),
     "an old image denies an offset": (
         old_images_are_believed,

@@ -133,7 +133,7 @@ def test_an_offset_commit_for_a_deleted_topic_gets_an_unknown_topic_error() -> N
     assert world.commit(offset=5, version=NAMED) == UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_group_log_remembers_only_the_newest_deleted_topics() -> None:
+def test_the_group_log_stores_the_ids_of_a_bounded_number_of_deleted_topics() -> None:
     world = World()
     for number in range(MAX_GONE_TOPICS):
         world.groups.topic_deleted(UUID(int=1_000 + number))

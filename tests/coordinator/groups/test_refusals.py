@@ -63,7 +63,9 @@ def test_the_group_log_refuses_a_group_claim_under_an_unregistered_broker_epoch(
     assert not log.acquire(1, epoch=7).error_code
 
 
-def test_a_commit_for_a_new_group_above_the_group_limit_is_refused_and_writes_no_record() -> None:
+def test_an_offset_commit_for_a_new_group_above_the_group_limit_is_refused_without_a_record() -> (
+    None
+):
     world = World(log_settings=LogSettings(max_groups=1))
     assert world.commit() == 0
     before = world.log.end_offset
@@ -80,7 +82,7 @@ def test_a_commit_for_a_new_group_above_the_group_limit_is_refused_and_writes_no
     assert world.commit(offset=2) == 0
 
 
-def test_a_consumer_groups_generation_after_the_largest_is_the_first_again() -> None:
+def test_a_consumer_group_begins_again_at_generation_1_after_the_largest_generation() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 2**31 - 1) == 0

@@ -50,7 +50,7 @@ def test_group_requests_that_time_out_get_an_error_that_clients_retry() -> None:
     assert world.answers[joining].error_code == 14
 
 
-def test_a_commit_with_too_many_offsets_is_refused_before_validation() -> None:
+def test_an_offset_commit_with_too_many_offsets_is_refused_before_its_validation() -> None:
     world = World()
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition(

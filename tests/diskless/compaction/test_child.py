@@ -42,7 +42,9 @@ async def filled(store: DirectoryStorage) -> Source:
     return Source(TOPIC, 0, tuple(runs))
 
 
-def test_a_child_process_runs_tasks_and_is_replaced_after_it_was_killed(tmp_path: Path) -> None:
+def test_the_child_process_of_compaction_runs_tasks_and_is_replaced_after_a_kill(
+    tmp_path: Path,
+) -> None:
     async def work() -> None:
         values = {CLASS_NAME: DIRECTORY, PATH: str(tmp_path)}
         worker = ChildWorker(values, max_bytes_per_second=0)
@@ -86,7 +88,7 @@ def test_a_child_process_runs_tasks_and_is_replaced_after_it_was_killed(tmp_path
     asyncio.run(work())
 
 
-def test_a_throttle_delays_what_exceeds_its_rate() -> None:
+def test_a_compaction_throttle_delays_requests_for_bytes_above_its_rate() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         throttle, began = Throttle(100), loop.time()

@@ -174,7 +174,7 @@ def test_a_broker_merges_small_runs_and_consumers_read_the_same_records() -> Non
     story(work)
 
 
-def test_a_broker_compacts_a_compacted_topic_and_no_other() -> None:
+def test_a_broker_compacts_only_topics_with_the_cleanup_policy_compact() -> None:
     async def work(world: World) -> None:
         await world.cluster.create("t", configs=COMPACT)
         await world.cluster.create("other")
@@ -192,7 +192,7 @@ def test_a_broker_compacts_a_compacted_topic_and_no_other() -> None:
     story(work)
 
 
-def test_a_tombstone_goes_in_the_first_round_after_its_delete_horizon() -> None:
+def test_compaction_removes_a_tombstone_in_the_first_round_after_its_delete_horizon() -> None:
     async def work(world: World) -> None:
         await world.cluster.create("t", configs=COMPACT)
         await world.append((b"a", b"1"), (b"b", b"1"))
@@ -207,7 +207,7 @@ def test_a_tombstone_goes_in_the_first_round_after_its_delete_horizon() -> None:
     story(work)
 
 
-def test_nothing_is_rewritten_below_the_feature_level() -> None:
+def test_a_broker_rewrites_no_object_below_esker_version_3() -> None:
     async def work(world: World) -> None:
         await world.cluster.create("t", configs=COMPACT)
         await world.fill(40)
@@ -219,7 +219,7 @@ def test_nothing_is_rewritten_below_the_feature_level() -> None:
     story(work, esker_version=2)
 
 
-def test_a_rewriter_that_dies_at_any_step_loses_nothing_and_leaks_no_object() -> None:
+def test_a_rewriting_process_that_dies_at_any_step_loses_no_record_and_leaks_no_object() -> None:
     for dies_at in range(1, 14):
 
         async def work(world: World, dies_at: int = dies_at) -> None:
@@ -249,7 +249,9 @@ async def clean_up(world: World) -> None:
     assert kept == used
 
 
-def test_a_policy_that_flips_ends_the_compaction_before_its_next_replacement() -> None:
+def test_removing_compact_from_the_cleanup_policy_ends_compaction_before_its_next_replacement() -> (
+    None
+):
     async def work(world: World) -> None:
         await world.cluster.create("t", configs=COMPACT)
         await world.append((b"a", b"1"))
@@ -267,7 +269,7 @@ def test_a_policy_that_flips_ends_the_compaction_before_its_next_replacement() -
     story(work)
 
 
-def test_a_range_that_was_trimmed_meanwhile_is_refused_and_planned_anew() -> None:
+def test_a_merge_whose_first_records_were_deleted_meanwhile_is_refused_and_planned_again() -> None:
     async def work(world: World) -> None:
         await world.cluster.create("t")
         await world.fill(40)

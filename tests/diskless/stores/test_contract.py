@@ -27,7 +27,7 @@ async def keys(store: ObjectStorage, prefix: str = "") -> list[str]:
     return [entry.key async for entry in store.list_objects(prefix)]
 
 
-def test_an_object_that_one_process_uploaded_can_be_read_by_another(open_store: Open) -> None:
+def test_an_object_uploaded_by_one_process_can_be_read_by_another_process(open_store: Open) -> None:
     async def claim() -> None:
         await open_store().upload("a/b/1", [b"one ", b"two"], 7)
         assert bytes(await open_store().fetch("a/b/1", ByteRange(0, 7))) == b"one two"

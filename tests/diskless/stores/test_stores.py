@@ -21,7 +21,9 @@ async def _no_sleep(_: float) -> None:
     """Return at once, so that tests do not wait."""
 
 
-def test_the_directory_store_lists_no_temporary_file_and_removes_old_ones(tmp_path: Path) -> None:
+def test_the_directory_store_lists_no_temporary_files_and_removes_old_temporary_files(
+    tmp_path: Path,
+) -> None:
     async def claim() -> None:
         store = DirectoryStorage(tmp_path)
         await store.upload("a/1", [b"x"], 1)
@@ -117,7 +119,7 @@ def test_an_upload_with_an_injected_failure_throttling_or_refusal_writes_no_obje
     asyncio.run(claim())
 
 
-def test_the_test_store_performs_operations_whose_responses_it_is_told_to_lose(
+def test_the_test_store_with_the_lost_response_fault_still_performs_the_operation(
     tmp_path: Path,
 ) -> None:
     async def claim() -> None:

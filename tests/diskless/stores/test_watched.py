@@ -81,7 +81,9 @@ def test_an_object_store_that_hangs_is_reported_as_a_fault_within_eight_seconds(
     story(tell)
 
 
-def test_a_failed_upload_is_a_store_fault_until_another_succeeds_even_if_probes_succeed() -> None:
+def test_a_failed_upload_stays_a_store_fault_until_an_upload_succeeds_even_if_probes_succeed() -> (
+    None
+):
     async def tell(world: World) -> None:
         world.fail(FaultRule(fault=Fault.ERROR, operations=frozenset({"upload"})))
         with pytest.raises(StorageError):
@@ -144,7 +146,7 @@ def test_a_store_probe_leaves_no_object_and_uses_a_key_that_is_no_object_id() ->
     story(tell)
 
 
-def test_an_object_store_that_returns_other_bytes_is_reported_as_a_fault() -> None:
+def test_an_object_store_that_returns_bytes_that_were_not_uploaded_is_reported_as_a_fault() -> None:
     async def tell(world: World) -> None:
         world.fail(FaultRule(fault=Fault.DAMAGED, operations=frozenset({"fetch"})))
         await asyncio.sleep(TOLD_S)

@@ -104,7 +104,7 @@ class StaticView:
         return self.broker_epochs.get(broker_id)
 
     def controller_epoch(self) -> int | None:
-        """Return the fixed controller epoch of this view; None without a controller."""
+        """Return the fixed controller epoch of this view, or None if it has no controller."""
         return self.committed_controller_epoch
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:

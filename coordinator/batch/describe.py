@@ -66,7 +66,7 @@ class Described(Protocol):
         """Return the objects of the state from an object id on, with their ids, by rising id."""
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """Return an object of the state by its object id; None without such an object."""
+        """Return an object of the state by its object id, or None if there is no such object."""
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
         """Return the number and bytes of a partition's undeleted runs of batches in an object."""

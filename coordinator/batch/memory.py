@@ -265,7 +265,7 @@ class InMemoryState:
     # --- reading it: Candidates -----------------------------------------------------------------
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """Return an object of the state by its object id; None without such an object."""
+        """Return an object of the state by its object id, or None if there is no such object."""
         return self.objects.get(object_id)
 
     def unused_objects(self, limit: int) -> list[int]:

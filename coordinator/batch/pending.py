@@ -57,7 +57,7 @@ class Overlay(Generic[K, V]):
         self._old: dict[K, V | None] = {}
 
     def get(self, key: K, default: Any = None) -> Any:
-        """Return a row of the table with proposed changes, or `default` without such a row."""
+        """Return a row of the table with proposed changes, or `default` if there is no such row."""
         value = self._young.get(key, _MISSING)
         if value is _MISSING:
             value = self._old.get(key, _MISSING)

@@ -56,7 +56,7 @@ class Candidates(Protocol):
     """Rows that a maintenance step may have to act on. Every result is bounded by its `limit`."""
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """Return an object of the state by its object id; None without such an object."""
+        """Return an object of the state by its object id, or None if there is no such object."""
 
     def unused_objects(self, limit: int) -> list[int]:
         """Return up to `limit` ids of objects without undeleted batches or a deletion mark.

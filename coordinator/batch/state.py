@@ -214,7 +214,7 @@ class Table(Protocol[K, V]):
     """The methods that decisions and `apply_record` use of a table. A dict has them."""
 
     def get(self, key: K, /) -> V | None:
-        """Return the value of a key, or None without such a key."""
+        """Return the value of a key, or None if there is no such key."""
 
     def __setitem__(self, key: K, value: V, /) -> None:
         """Add a key with its value, or replace the value."""

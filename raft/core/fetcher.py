@@ -170,7 +170,7 @@ class Fetcher:
             self._context.gate.emit(Append(batches[:count], log.generation))
 
     def _advance_high_watermark(self, offset: Offset | None) -> None:
-        """Raise the high watermark to the leader's, but at most to the end of this log."""
+        """Raise the high watermark to the lower of the leader's high watermark and log end."""
         if offset is None:
             return
         log = self._context.log

@@ -130,7 +130,7 @@ class Leadership:
             self._resign("asked to resign")
 
     def on_shutdown(self) -> None:
-        """Resign if this node leads; report readiness to shut down if no voter has to be told."""
+        """Resign if this node leads; report readiness to shut down if no voter must be informed."""
         context = self._context
         context.shutting_down = True
         if isinstance(context.role, Leader):

@@ -62,7 +62,7 @@ class Health(NamedTuple):
         }
 
     def readiness_as_json(self) -> dict[str, Any]:
-        """Return the body of `/health/ready`: whether the node is ready, or why it is not."""
+        """Return the body of `/health/ready`: whether the node is ready, or else the reasons."""
         reasons = [
             {"name": fault.name, "reason": fault.reason}
             for fault in self.degradations
@@ -80,7 +80,7 @@ class DegradationLog:
         self._logged: dict[str, tuple[float, str]] = {}  # by name: when, and the reason
 
     def note(self, degradations: Iterable[Degradation], now_s: float) -> None:
-        """Log each degradation that has lasted for a while, changed its reason or ended."""
+        """Log each degradation that has persisted, ended or changed its reason."""
         present = {degradation.name: degradation.reason for degradation in degradations}
         for name in tuple(self._since):
             if name not in present:

@@ -65,7 +65,7 @@ class StoreDescribed:
             yield row[0], rows.stored_object(row)
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """Read an object's row by its object id; None without such an object."""
+        """Read an object's row by its object id; return None if there is no such object."""
         found = self._read(f"{self._objects} WHERE object_id = ?", (object_id,)).fetchone()
         return None if found is None else rows.stored_object(found)
 

@@ -508,7 +508,7 @@ class Store:
     # -- reads.Candidates ----------------------------------------------------------------------
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """Read an object's row by its object id; None without such an object."""
+        """Read an object's row by its object id; return None if there is no such object."""
         self._drain_to_read()
         found = self.connection.execute(
             "SELECT * FROM objects WHERE object_id = ?", (object_id,)

@@ -47,7 +47,7 @@ class WholeTable(dict[K, V]):
         self._dirty.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove a row in memory and return its value, or `default` without such a row."""
+        """Remove a row in memory and return its value, or `default` if there is no such row."""
         self._dirty.add(key)
         return dict.pop(self, key, default)
 
@@ -87,7 +87,7 @@ class WriteBackTable(Generic[K, V]):
         self._old: dict[K, V | None] = {}
 
     def get(self, key: K, default: Any = None) -> Any:
-        """Return the row of a key from memory or SQLite, or `default` without such a row."""
+        """Return the row of a key from memory or SQLite, or `default` if there is no such row."""
         value = self._dirty.get(key, _MISSING)
         if value is _MISSING:
             value = self._clean(key)
@@ -101,7 +101,7 @@ class WriteBackTable(Generic[K, V]):
         self._dirty.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove a row in memory and return its value, or `default` without such a row."""
+        """Remove a row in memory and return its value, or `default` if there is no such row."""
         value = self.get(key, default)
         self._dirty[key] = None
         return value

@@ -106,7 +106,7 @@ def given_up(cluster: EskerCluster) -> int:
     return len(re.findall(r"object=\d+ error=", cluster.output(cluster.broker_ids[0])))
 
 
-def test_a_failed_upload_returns_an_error_to_its_producer(
+def test_a_broker_whose_upload_failed_returns_an_error_to_the_producer(
     world: World, cluster: EskerCluster
 ) -> None:
     """KAFKA_STORAGE_ERROR once it is given up; REQUEST_TIMED_OUT if it asked to hear earlier."""

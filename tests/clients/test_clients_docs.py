@@ -38,7 +38,9 @@ def table() -> str:
     return "\n".join(lines) + "\n\n" + "\n".join(notes) + "\n"
 
 
-def test_the_clients_page_shows_the_table_of_tested_clients(request: pytest.FixtureRequest) -> None:
+def test_the_clients_page_has_the_current_table_of_client_libraries_and_scenarios(
+    request: pytest.FixtureRequest,
+) -> None:
     text = PAGE.read_text()
     before, rest = text.split(BEGIN)
     after = rest[rest.index(END) :]

@@ -70,7 +70,7 @@ def run(home: Path, client: str, bootstrap: str, *more: str) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_each_node_js_client_produces_and_consumes_records_on_esker(
+def test_each_node_js_client_produces_records_to_and_consumes_records_from_esker(
     client: str, node_clients: Path, world: World
 ) -> None:
     run(node_clients, client, world.bootstrap)
@@ -78,7 +78,7 @@ def test_each_node_js_client_produces_and_consumes_records_on_esker(
 
 @pytest.mark.java
 @pytest.mark.parametrize("client", CLIENTS)
-def test_each_node_js_client_produces_and_consumes_records_on_kafka(
+def test_each_node_js_client_produces_records_to_and_consumes_records_from_kafka(
     client: str, node_clients: Path, kafka: Kafka, tmp_path: Path
 ) -> None:
     with apache_kafka(kafka, tmp_path / "node") as world:

@@ -91,7 +91,7 @@ async def storm(ports: list[int], random: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(1))
-def test_malformed_client_requests_stop_neither_brokers_nor_controllers(
+def test_brokers_and_controllers_keep_running_after_malformed_client_requests(
     seed: int, tmp_path: Path
 ) -> None:
     print(f"reproduce: ESKER_FIRST_SEED={seed} pytest -m soak {__file__}")

@@ -84,7 +84,7 @@ class Sweep:
         return ["apply", str(self.plan_file), "--allow-large", *at]
 
 
-def test_a_late_upload_of_a_killed_broker_is_planned_as_an_orphan_and_deleted(
+def test_the_orphans_command_plans_and_deletes_a_late_upload_of_a_killed_broker(
     cluster: EskerCluster,
 ) -> None:
     world, sweep = World(cluster.brokers), Sweep(cluster)

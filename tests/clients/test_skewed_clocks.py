@@ -46,7 +46,9 @@ def test_producers_and_consumer_groups_work_on_a_broker_with_a_skewed_clock(worl
     consume.from_a_time(world.other, world)
 
 
-def test_log_append_times_are_read_from_the_batch_coordinators_clock(world: World) -> None:
+def test_log_append_times_of_records_are_times_of_the_batch_coordinators_clock(
+    world: World,
+) -> None:
     """LogAppendTime is the coordinator's, whichever broker took the record.
 
     Source: docs/design/broker.md#fetch.

@@ -23,7 +23,7 @@ __all__ = ["kafka"]
 pytestmark = [pytest.mark.java, pytest.mark.soak, pytest.mark.timeout(300)]
 
 
-def test_kafkas_answers_to_topic_settings_equal_the_recorded_answers(
+def test_kafka_accepts_and_refuses_topic_settings_as_recorded_for_comparison_with_esker(
     kafka: Kafka, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     answers = []

@@ -214,7 +214,7 @@ def old_produce(version: int, acks: int = 1, topics: int = 2) -> bytes:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_produce_request_before_version_3_is_refused_in_its_own_response_format(
+def test_a_produce_request_before_version_3_is_refused_in_the_response_format_of_its_version(
     version: int,
 ) -> None:
     """Announced only so that librdkafka compresses. KAFKA-18659."""
@@ -236,7 +236,7 @@ def test_a_produce_request_before_version_3_is_refused_in_its_own_response_forma
     with_front(story)
 
 
-def test_a_produce_request_before_version_3_is_refused_in_the_response_format_of_3() -> None:
+def test_the_refusal_of_a_version_2_produce_request_has_the_bytes_of_a_version_3_response() -> None:
     """Responses without errors by record are the same bytes in versions 2 and 3."""
 
     async def story(front: Front) -> None:

@@ -238,7 +238,9 @@ def test_a_produce_waits_for_an_unknown_topic_within_its_timeout(timeout_ms: int
     claim(work, MetadataImage())
 
 
-def test_a_produce_to_an_unknown_topic_is_refused_once_the_brokers_image_is_newer() -> None:
+def test_a_produce_to_an_unknown_topic_is_refused_once_the_image_is_newer_than_the_request() -> (
+    None
+):
     async def work(broker: Broker) -> None:
         loop = asyncio.get_running_loop()
         broker.newest_at = loop.time()  # before the request: a topic may have come since

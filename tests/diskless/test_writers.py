@@ -118,7 +118,7 @@ def test_a_commit_submitted_before_the_broker_epoch_ends_still_gets_its_outcome(
     claim(work)
 
 
-def test_a_second_process_with_one_broker_id_fences_the_first_writers_once() -> None:
+def test_a_second_process_with_the_same_broker_id_fences_the_first_process_exactly_once() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         assert (await send(world, broker, 1)).error_code == 0
         await register_anew(world)  # a second process with our id

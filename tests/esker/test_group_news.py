@@ -55,7 +55,7 @@ def test_consumer_groups_are_assigned_only_to_unfenced_brokers_not_in_shutdown()
     assert heard.news.brokers == (1, 2)
 
 
-def test_the_group_log_never_returns_to_the_feature_level_of_an_older_metadata_image() -> None:
+def test_the_group_log_ignores_the_lower_feature_level_of_an_older_metadata_image() -> None:
     heard = Heard()
     assert not may_write_format(heard.news.features, 2)
     levels = Features(Map().set("esker.version", 2))

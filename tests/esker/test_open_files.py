@@ -26,13 +26,15 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
     return begin
 
 
-def test_a_node_raises_the_soft_limit_of_open_files_as_far_as_needed(limit: Limit) -> None:
+def test_a_node_raises_the_soft_limit_of_open_files_to_allow_its_maximum_connections(
+    limit: Limit,
+) -> None:
     limits = limit(1024, 100_000)
     assert connections_allowed(10_000, 2) == 10_000
     assert limits["now"] == (20_000 + RESERVED, 100_000)
 
 
-def test_a_node_keeps_a_high_limit_of_open_files_unchanged(limit: Limit) -> None:
+def test_a_node_does_not_lower_an_unlimited_limit_of_open_files(limit: Limit) -> None:
     limits = limit(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     assert connections_allowed(10_000, 1) == 10_000
     assert limits["now"] == (resource.RLIM_INFINITY, resource.RLIM_INFINITY)

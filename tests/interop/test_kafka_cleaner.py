@@ -186,7 +186,9 @@ def described(batches: Iterator[Batch] | Sequence[Batch]) -> list[tuple]:
     ]
 
 
-def test_kafkas_log_cleaner_and_eskers_leave_equal_batches(kafka: Kafka, tmp_path: Path) -> None:
+def test_kafkas_log_cleaner_and_eskers_log_cleaner_leave_equal_batches(
+    kafka: Kafka, tmp_path: Path
+) -> None:
     seed = Random().getrandbits(32)
     print(f"seed {seed}")
     plan = configure_node(

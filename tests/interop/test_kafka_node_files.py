@@ -69,7 +69,7 @@ def test_esker_opens_kafkas_log_directory_and_reads_its_bytes(node: Path, copied
         assert (copied_log / segment.name).read_bytes() == segment.read_bytes()
 
 
-def test_rebuilt_offset_indexes_equal_kafkas(
+def test_offset_indexes_that_esker_rebuilds_equal_the_offset_indexes_of_kafka(
     node: Path, copied_log: Path, kafka_files: Recording
 ) -> None:
     """Kafka makes at most one entry for an append, and on a busy machine appends several batches
@@ -82,7 +82,7 @@ def test_rebuilt_offset_indexes_equal_kafkas(
             _check_offset_index(theirs)
 
 
-def test_rebuilt_time_indexes_agree_with_kafkas(
+def test_time_indexes_that_esker_rebuilds_have_no_entry_that_contradicts_kafkas_time_indexes(
     node: Path, copied_log: Path, kafka_files: Recording
 ) -> None:
     """Kafka adds an entry whenever it closes a segment, so its index may say more, never else."""

@@ -81,20 +81,24 @@ def test_kafka_and_esker_read_the_same_batches(
         assert read(file) == said, file
 
 
-def test_the_sample_logs_have_several_segments_in_every_compression(our_files: OurFiles) -> None:
+def test_the_sample_logs_for_kafka_have_several_segments_with_every_compression_codec(
+    our_files: OurFiles,
+) -> None:
     assert len(our_files.segments) > 2
     used = {batch.header.compression for file in our_files.segments for batch in batches(file)}
     assert used == set(Compression)
 
 
-def test_kafka_accepts_the_indexes_written_by_esker(kafka: Kafka, our_files: OurFiles) -> None:
+def test_kafkas_tool_accepts_the_indexes_of_a_log_written_by_esker(
+    kafka: Kafka, our_files: OurFiles
+) -> None:
     """DumpLogSegments looks up every entry of an index in the segment beside it."""
     indexes = [s.with_suffix(suffix) for s in our_files.segments for suffix in INDEX_SUFFIXES]
     assert sum(index.stat().st_size > 0 for index in indexes) > len(our_files.segments)
     assert not _verify_indexes(kafka, indexes)
 
 
-def test_kafka_rejects_a_wrong_index_entry(
+def test_kafkas_tool_reports_a_wrong_index_entry_in_a_log_written_by_esker(
     kafka: Kafka, our_files: OurFiles, tmp_path: Path
 ) -> None:
     """The claim before this one would be worth nothing if it did not."""

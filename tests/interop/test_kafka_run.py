@@ -28,19 +28,19 @@ def shell_after(monkeypatch: pytest.MonkeyPatch, *outcomes: Exception | Said) ->
     return Kafka(Path("jars")).shell(Path("file"))
 
 
-def test_a_kafka_metadata_shell_that_hangs_is_run_again(monkeypatch):
+def test_the_kafka_tests_run_a_metadata_shell_that_hangs_again(monkeypatch):
     hung = [ToolHungError("hung")] * HUNG_RUNS
     assert shell_after(monkeypatch, *hung, Said("image", "")) == "image"
     with pytest.raises(ToolHungError):
         shell_after(monkeypatch, *hung, ToolHungError("hung"))
 
 
-def test_a_kafka_metadata_shell_that_fails_is_not_run_again(monkeypatch):
+def test_the_kafka_tests_do_not_run_a_metadata_shell_that_fails_again(monkeypatch):
     with pytest.raises(ToolFailedError):
         shell_after(monkeypatch, ToolFailedError("no"), Said("image", ""))
 
 
-def test_a_kafka_metadata_shell_without_output_is_run_again(monkeypatch):
+def test_the_kafka_tests_run_a_metadata_shell_without_output_again(monkeypatch):
     early = [Said("", "")] * (SHELL_ATTEMPTS - 1)
     assert shell_after(monkeypatch, *early, Said("image", "")) == "image"
     with pytest.raises(ToolFailedError, match="finds nothing"):

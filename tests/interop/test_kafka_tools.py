@@ -55,7 +55,7 @@ def topic() -> str:
     return f"tools-{uuid4().hex[:8]}"
 
 
-def test_kafkas_tools_answer_as_recorded_of_apache_kafka_or_differ_for_a_reason(
+def test_kafkas_tools_print_the_recorded_answers_of_apache_kafka_or_recorded_differences(
     kafka: Kafka, bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """All that need no transactions, no security and no newer group protocols."""
@@ -75,7 +75,9 @@ def test_kafkas_tools_answer_as_recorded_of_apache_kafka_or_differ_for_a_reason(
     assert not wrong, "\n".join([*wrong, "Is it right so? Add --rewrite, and write the reason."])
 
 
-def test_every_recorded_difference_of_kafkas_tools_has_a_reason() -> None:
+def test_every_recorded_difference_between_kafkas_tools_on_esker_and_on_kafka_has_a_reason() -> (
+    None
+):
     for invocation, row in tools.recorded().items():
         assert ("esker" in row) == bool(row.get("why")), invocation
 

@@ -206,7 +206,7 @@ def test_the_anomaly_checker_accepts_a_history_without_anomalies() -> None:
     check(small_history())
 
 
-def test_the_falsified_histories_of_this_test_cover_every_kind_of_anomaly() -> None:
+def test_the_falsified_histories_for_the_anomaly_checker_cover_every_kind_of_anomaly() -> None:
     assert {kind for kind, _ in SPOILED.values()} == set(Kind)
 
 
@@ -224,14 +224,14 @@ def test_the_anomaly_checker_names_the_anomaly_of_each_falsified_history(
         check(history)
 
 
-def test_the_anomaly_checker_accepts_operations_of_unknown_outcome_that_happened() -> None:
+def test_the_anomaly_checker_accepts_an_operation_of_unknown_outcome_that_took_effect() -> None:
     history = small_history()
     history.sends[B] = Send(20)
     history.commits[GROUP, 0][1] = Commit(29, NEVER, 2)
     check(history)
 
 
-def test_the_anomaly_checker_accepts_operations_of_unknown_outcome_that_did_not_happen() -> None:
+def test_the_anomaly_checker_accepts_an_operation_of_unknown_outcome_without_an_effect() -> None:
     history = small_history()
     history.sends[D] = Send(60)
     history.commits[GROUP, 0].append(Commit(55, NEVER, 9))

@@ -73,7 +73,9 @@ def power_loss(
     print(f"{workload.acknowledged} acknowledged")
 
 
-def test_a_power_failure_loses_no_acknowledged_record(tmp_path: Path, disks: Disks) -> None:
+def test_a_power_failure_of_all_quorum_nodes_loses_no_acknowledged_record(
+    tmp_path: Path, disks: Disks
+) -> None:
     seed = seed_of_run()
     power_loss(tmp_path / "cluster", disks, seed)
 
@@ -88,6 +90,8 @@ def test_the_power_failure_check_finds_nodes_that_acknowledge_records_without_a_
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_many_power_failures_lose_no_acknowledged_record(tmp_path: Path, disks: Disks) -> None:
+def test_many_power_failures_of_quorum_nodes_lose_no_acknowledged_record(
+    tmp_path: Path, disks: Disks
+) -> None:
     seed = seed_of_run()
     power_loss(tmp_path / "cluster", disks, seed, rounds=ROUNDS)

@@ -129,7 +129,7 @@ def power_loss(directory: Path, disks: Disks, seed: int, phases: list[str]) -> N
     print(f"{workload.acknowledged} acknowledged")
 
 
-def test_a_power_failure_at_any_phase_of_a_checkpoint_loses_no_record(
+def test_a_power_failure_of_quorum_nodes_at_any_phase_of_a_checkpoint_loses_no_record(
     tmp_path: Path, disks: Disks
 ) -> None:
     seed = seed_of_run()
@@ -166,7 +166,7 @@ def stopped_by_damage(cluster: SnapshotCluster) -> list[int]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_many_power_failures_at_any_phase_of_a_checkpoint_lose_no_record(
+def test_many_power_failures_of_quorum_nodes_at_any_phase_of_a_checkpoint_lose_no_record(
     tmp_path: Path, disks: Disks
 ) -> None:
     seed = seed_of_run()

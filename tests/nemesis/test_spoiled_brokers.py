@@ -102,7 +102,9 @@ def forget_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupOutbox, "commit_offsets", spoiled)
 
 
-def test_the_history_of_clients_of_a_sound_broker_has_no_anomaly() -> None:
+def test_the_anomaly_checker_finds_no_anomaly_in_the_client_history_of_an_unchanged_broker() -> (
+    None
+):
     assert kinds_of_a_run() == set()
 
 
@@ -115,7 +117,7 @@ def test_the_history_of_clients_of_a_sound_broker_has_no_anomaly() -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_the_history_of_clients_tells_the_mistake_of_a_spoiled_broker(
+def test_the_anomaly_checker_finds_the_anomalies_that_each_broken_broker_causes(
     monkeypatch: pytest.MonkeyPatch, spoil: Callable[[pytest.MonkeyPatch], None], kinds: set[Kind]
 ) -> None:
     spoil(monkeypatch)

@@ -47,7 +47,7 @@ def check(cluster: EskerCluster, traffic: Traffic, topic: str) -> None:
     anomalies.check(traffic.history)
 
 
-def test_both_coordinators_keep_committing_while_the_leader_of_either_is_killed(
+def test_two_batch_coordinators_keep_committing_batches_while_their_leaders_are_killed(
     tmp_path: Path,
 ) -> None:
     random = Random(seed_of_run())

@@ -81,7 +81,7 @@ async def send_damaged(nodes: Nodes, scene: Scene, rng: Random, seconds: float) 
 
 
 @pytest.mark.timeout(SECONDS + 240)
-def test_damaged_requests_of_every_version_end_no_node_and_leave_it_at_work(
+def test_nodes_still_serve_requests_after_damaged_requests_of_every_api_version(
     tmp_path: Path,
 ) -> None:
     seed = first_seed()

@@ -193,7 +193,7 @@ def test_after_an_allowed_schema_change_old_and_new_releases_read_each_others_fi
 
 
 @pytest.mark.parametrize(("change", "told"), FORBIDDEN)
-def test_the_archive_schema_check_reports_each_forbidden_schema_change(
+def test_the_archive_schema_check_reports_each_incompatible_schema_change(
     change: Change, told: str
 ) -> None:
     assert any(fault.startswith(told) for fault in faults_between(current(), changed(change)))

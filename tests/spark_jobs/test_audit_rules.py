@@ -67,7 +67,9 @@ def test_each_fault_in_a_coordinator_log_breaks_only_its_own_rule(
     assert first.offset is not None
 
 
-def test_an_audit_of_the_unchanged_history_finds_no_violation(tmp_path: Path) -> None:
+def test_an_audit_of_a_coordinator_history_without_an_injected_fault_finds_no_violation(
+    tmp_path: Path,
+) -> None:
     end = write_entries(tmp_path, the_history())
     report = audit_directory(tmp_path)
     assert not broken_rules(report), describe_findings(report)

@@ -57,7 +57,9 @@ def test_an_inventory_manifest_lists_the_objects_below_the_stores_prefix(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "data/b.csv.gz"])
-def test_an_incomplete_inventory_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_inventory_with_a_truncated_or_missing_file_is_refused(
+    name: str, tmp_path: Path
+) -> None:
     path = manifest(tmp_path)
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[:-3])
@@ -85,7 +87,9 @@ def test_an_inventory_manifest_with_unexpected_fields_is_refused(
         read_inventory(manifest(tmp_path, **other), "s3://bucket/data", None)
 
 
-def test_a_csv_inventory_needs_a_header_and_a_time(tmp_path: Path) -> None:
+def test_reading_a_csv_inventory_requires_a_header_row_and_the_time_of_the_inventory(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "listing.csv"
     key = NAMING.key(0, 5)
     path.write_text(f"modified_ms,key,size_bytes\n7,{key},3\n8,odd,1\n")

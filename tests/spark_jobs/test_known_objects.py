@@ -85,12 +85,14 @@ class Watched(RecordedLife):
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_object_ids_are_classified_like_in_their_coordinators_state(seed: int) -> None:
+def test_object_ids_are_classified_from_a_coordinators_log_as_in_the_coordinators_state(
+    seed: int,
+) -> None:
     """The seed decides the run: repeat one with `-k "classified and 2"`."""
     asyncio.run(Watched(seed).run())
 
 
-def test_the_random_histories_of_this_test_contain_every_kind_of_object_id() -> None:
+def test_the_random_histories_for_the_classification_contain_every_kind_of_object_id() -> None:
     life = Watched(0)
     asyncio.run(life.run())
     missing = [kind.name for kind in Kind if not life.met[kind.name]]

@@ -362,7 +362,7 @@ def test_an_incomplete_line_of_an_orphans_journal_is_ignored(
     assert (done.taken, len(again.asked)) == (25, 15)
 
 
-def test_the_orphans_job_counts_keys_that_the_coordinator_refuses_and_marks_all_others(
+def test_the_orphans_job_counts_refused_object_keys_and_marks_all_other_keys(
     plan: OrphansPlan, tmp_path: Path
 ) -> None:
     keys = [row.key for row in plan.rows()]

@@ -197,14 +197,14 @@ def test_concurrent_runs_of_the_orphans_job_delete_all_orphans_and_no_live_objec
 
 
 @pytest.mark.parametrize("careless", [careless_job, careless_coordinator])
-def test_live_objects_stay_if_only_one_of_orphans_job_and_coordinator_checks_them(
+def test_live_objects_stay_if_either_job_or_coordinator_checks_that_they_are_live(
     careless: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     careless(monkeypatch)
     now(Race(3, tmp_path, AT_ONCE).run())
 
 
-def test_live_objects_are_deleted_if_neither_the_orphans_job_nor_the_coordinator_checks_them(
+def test_live_objects_are_deleted_if_neither_job_nor_coordinator_checks_that_they_are_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     careless_job(monkeypatch)

@@ -443,7 +443,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_accepts_batches_in_any_order_and_with_gaps_between_them(self) -> None:
+    def test_a_coordinator_accepts_a_commit_of_batches_in_any_order_with_gaps_between_the_bytes(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

@@ -350,7 +350,9 @@ async def what_went_is_gone_after_a_restart_too(directory: Path) -> None:
     await world.close()
 
 
-def test_deleted_database_rows_of_batches_stay_deleted_after_a_restart(tmp_path: Path) -> None:
+def test_database_rows_of_batches_that_were_deleted_stay_deleted_after_a_coordinator_restart(
+    tmp_path: Path,
+) -> None:
     asyncio.run(what_went_is_gone_after_a_restart_too(tmp_path))
 
 

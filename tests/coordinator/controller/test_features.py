@@ -171,7 +171,9 @@ def test_the_downgrade_flag_of_version_0_requests_a_safe_downgrade() -> None:
     assert world.image.features.level(TEST) == 1
 
 
-def test_metadata_version_can_be_lowered_to_its_last_record_change_only() -> None:
+def test_metadata_version_can_be_lowered_only_to_the_level_of_its_last_record_format_change() -> (
+    None
+):
     world = upgraded()
     assert world.ask(update((METADATA_VERSION, 23), kind=SAFE)).error_code == 0
     refused = world.ask(update((METADATA_VERSION, 22), kind=SAFE))

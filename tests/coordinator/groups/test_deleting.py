@@ -110,7 +110,7 @@ def test_a_member_that_joins_while_its_group_is_deleted_joins_a_new_group() -> N
     assert one.commit(1) == 0
 
 
-def test_a_group_removal_is_repeated_after_a_lost_response_and_applied_once() -> None:
+def test_a_group_deletion_whose_response_was_lost_is_repeated_and_applied_once() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     world.holds = lambda _broker, call: isinstance(call.request, RemoveGroupRequest)

@@ -66,7 +66,7 @@ def test_offset_delete_removes_the_named_offsets_of_an_empty_group() -> None:
     assert offsets(world) == {("t", 0): 6, ("t", 2): 5}
 
 
-def test_offset_delete_refuses_unknown_partitions_and_accepts_known_partitions() -> None:
+def test_offset_delete_refuses_nonexistent_partitions_and_accepts_existing_partitions() -> None:
     world = World()
     commit(world, 5)
     assert delete(world, ("t", (-1, 0, 4)), ("none", (0,))) == (
@@ -135,7 +135,9 @@ def hold_removals(world: World) -> None:
     world.holds = lambda _broker, call: isinstance(call.request, RemoveGroupOffsetsRequest)
 
 
-def test_a_delayed_copy_of_an_offset_deletion_removes_no_offset_committed_after_the_first() -> None:
+def test_a_delayed_copy_of_an_offset_deletion_removes_no_offset_committed_after_the_deletion() -> (
+    None
+):
     world = World()
     commit(world, 5)
     hold_removals(world)

@@ -165,7 +165,7 @@ def test_a_group_rebalance_does_not_wait_for_members_that_left() -> None:
     assert one.join() == 0
 
 
-def test_a_leave_group_request_names_one_member_and_from_version_3_on_several() -> None:
+def test_a_leave_group_request_removes_one_member_and_from_version_3_on_several_members() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
@@ -211,7 +211,7 @@ def test_the_waiting_join_group_of_a_member_that_leaves_is_answered() -> None:
 # --- commits --------------------------------------------------------------------------------------
 
 
-def test_a_group_with_members_refuses_offset_commits_of_clients_that_are_no_members() -> None:
+def test_a_group_with_members_refuses_offset_commits_of_clients_that_are_not_members() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -341,7 +341,9 @@ def test_an_offset_fetch_returns_all_offsets_of_several_groups() -> None:
     assert world.ask(everything, version=2).topics[0].name == "t"
 
 
-def test_offset_fetch_returns_no_offset_of_a_deleted_topic_for_a_new_one_of_the_same_name() -> None:
+def test_offset_fetch_returns_no_offset_of_a_deleted_topic_for_a_new_topic_of_the_same_name() -> (
+    None
+):
     world = World()
     assert world.commit(None, 5) == 0
     world.topics.known["t"] = (UUID(int=700), 4)

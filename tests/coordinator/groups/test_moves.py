@@ -79,7 +79,7 @@ def test_a_groups_uncommitted_generation_is_discarded_when_its_broker_stops() ->
     assert (one.beat(), one.commit(5)) == (0, 0)
 
 
-def test_a_rebalance_whose_broker_fails_starts_again_at_the_groups_next_broker() -> None:
+def test_a_group_rebalance_whose_broker_fails_starts_again_at_the_groups_next_broker() -> None:
     world = World(brokers=(1, 2))
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -96,7 +96,7 @@ def test_a_rebalance_whose_broker_fails_starts_again_at_the_groups_next_broker()
     assert (leads.sync(), follows.sync()) == (0, 0)
 
 
-def test_a_groups_next_broker_removes_members_that_send_it_no_heartbeat() -> None:
+def test_a_groups_next_broker_removes_members_that_send_no_heartbeat_to_the_next_broker() -> None:
     world = World(brokers=(1, 2))
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -133,7 +133,7 @@ def test_a_broker_takes_over_thousands_of_consumer_groups_in_slices() -> None:
     assert len(world.held) == 1_000
 
 
-def test_of_two_brokers_that_claim_a_group_only_one_can_commit_offsets() -> None:
+def test_of_two_brokers_that_claim_a_group_only_the_later_owner_can_commit_offsets() -> None:
     world = World(brokers=(1, 2), checks_brokers=False)
     one = Consumer(world)
     stable(world, one)
@@ -279,7 +279,7 @@ def test_a_group_assignment_survives_leader_changes_of_the_group_log() -> None:
     assert one.commit(5) == 0
 
 
-def test_a_rebalance_may_start_before_the_previous_generation_is_committed() -> None:
+def test_a_group_rebalance_may_start_before_the_previous_generation_is_committed() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -312,7 +312,9 @@ def test_a_returning_static_member_keeps_its_generation_after_a_broker_failure()
     assert (two.beat(), two.commit(5), one.beat()) == (0, 0, 0)
 
 
-def test_a_static_members_waiting_join_is_answered_if_its_broker_loses_the_group() -> None:
+def test_the_waiting_join_group_of_a_static_member_is_answered_if_its_broker_loses_the_group() -> (
+    None
+):
     world = World(brokers=(1, 2), checks_brokers=False)
     two = Consumer(world, "b", instance_id="i")
     stable(world, two)

@@ -205,7 +205,7 @@ def a_late_copy_after_a_checkpoint() -> None:
 MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     "a former owner commits": (
         former_owners_commit,
-        test_moves.test_of_two_brokers_that_claim_a_group_only_one_can_commit_offsets,
+        test_moves.test_of_two_brokers_that_claim_a_group_only_the_later_owner_can_commit_offsets,
     ),
     "a former owner commits, in a random schedule": (
         former_owners_commit,
@@ -271,7 +271,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "a late copy removes a group that was made anew": (
         any_copy_removes_a_group,
-        test_deleting.test_a_group_removal_is_repeated_after_a_lost_response_and_applied_once,
+        test_deleting.test_a_group_deletion_whose_response_was_lost_is_repeated_and_applied_once,
     ),
 }
 

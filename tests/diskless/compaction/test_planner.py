@@ -45,7 +45,7 @@ def names(merge) -> list[tuple[int, list[str]]]:
     return [(source.partition, [run.object_key for run in source.runs]) for source in merge.sources]
 
 
-def test_the_planner_merges_all_partitions_of_an_interval_of_object_ids() -> None:
+def test_the_compaction_planner_merges_all_partitions_of_an_interval_of_object_ids() -> None:
     one = runs_of(*((i, MIB) for i in range(8)))
     two = runs_of(*((i, MIB) for i in range(0, 8, 2)))
     merges = plan(one, two)
@@ -54,7 +54,9 @@ def test_the_planner_merges_all_partitions_of_an_interval_of_object_ids() -> Non
     ]
 
 
-def test_the_planner_fills_an_object_only_partly_if_its_runs_are_old_and_many_are_saved() -> None:
+def test_the_compaction_planner_plans_a_partly_filled_object_only_for_old_and_numerous_runs() -> (
+    None
+):
     few = runs_of(*((i, 100) for i in range(FEWEST_SAVED)))
     many = runs_of(*((i, 100) for i in range(FEWEST_SAVED + 1)))
     assert not plan(few)
@@ -62,7 +64,7 @@ def test_the_planner_fills_an_object_only_partly_if_its_runs_are_old_and_many_ar
     assert not plan(runs_of(*((i, 100) for i in range(99)), time=NOW - WAIT_MS + 1))
 
 
-def test_the_planner_merges_neither_young_runs_nor_runs_that_retention_deletes_soon() -> None:
+def test_the_compaction_planner_merges_neither_young_nor_soon_expiring_runs() -> None:
     runs = runs_of(*((i, MIB) for i in range(40)))
     assert plan(runs)
     assert not plan(runs, expires=OLD + 1)
@@ -70,7 +72,7 @@ def test_the_planner_merges_neither_young_runs_nor_runs_that_retention_deletes_s
     assert not plan(runs_of(*((i, MIB) for i in range(40)), time=NOW - YOUNG_MS + 1))
 
 
-def test_the_planner_rewrites_sparse_objects_and_before_retention_only_overdue_objects() -> None:
+def test_the_compaction_planner_rewrites_soon_expiring_runs_only_from_overdue_objects() -> None:
     runs = runs_of(*((i, 9 * MIB) for i in range(3)), object_format=FINAL)
     assert not plan(runs)
     assert names(plan(runs, sparse={"1"})[0]) == [(0, ["1"])]
@@ -78,7 +80,9 @@ def test_the_planner_rewrites_sparse_objects_and_before_retention_only_overdue_o
     assert names(plan(runs, overdue={"1"}, expires=OLD + 1)[0]) == [(0, ["1"])]
 
 
-def test_the_planner_merges_small_merged_runs_again_once_they_fill_a_run_or_are_numerous() -> None:
+def test_the_compaction_planner_merges_merged_runs_again_if_these_fill_a_run_or_are_numerous() -> (
+    None
+):
     quarter = MAX_RUN_BYTES // 4
     assert not plan(runs_of((1, quarter), (2, quarter), (3, quarter), object_format=FINAL))
     assert plan(runs_of(*((i, quarter) for i in range(4)), object_format=FINAL))
@@ -88,14 +92,14 @@ def test_the_planner_merges_small_merged_runs_again_once_they_fill_a_run_or_are_
     assert not plan(large)
 
 
-def test_the_planner_returns_the_merge_that_saves_the_most_runs_per_byte_first() -> None:
+def test_the_compaction_planner_returns_the_merge_that_saves_the_most_runs_per_byte_first() -> None:
     tiny = runs_of(*((i, 1) for i in range(20)), object_format=FINAL)
     larger = runs_of(*((100 + i, MIB) for i in range(20)), object_format=FINAL)
     merges = plan(larger, tiny, object_bytes=1)
     assert [merge.sources[0].partition for merge in merges] == [1, 0]
 
 
-def test_the_planner_plans_no_run_of_batches_for_two_merges() -> None:
+def test_the_compaction_planner_plans_no_run_of_batches_for_two_merges() -> None:
     mixed = runs_of(*((i * 7 % 50, MIB // 3) for i in range(60)))
     final = runs_of(*((i, MIB) for i in range(60)), object_format=FINAL)
     merges = plan(mixed, final, sparse={"3", "4", "20"})
@@ -147,14 +151,16 @@ def test_a_record_older_than_max_compaction_lag_ms_forces_compaction_of_its_part
     assert forced.urgency > compaction(TEN, Cleaning(0, 10, 0, -1, 0)).urgency
 
 
-def test_the_planner_resumes_an_unfinished_compaction_round_with_the_same_bound() -> None:
+def test_the_compaction_planner_resumes_an_unfinished_round_with_the_same_end_offset() -> None:
     resumed = compaction(TEN, Cleaning(0, 10, 5, 8, 5))
     assert (resumed.bound, resumed.rewritten_until, resumed.first_dirty) == (8, 5, 5)
     assert resumed.is_due
     assert resumed.source.runs[-1].last_offset == 7
 
 
-def test_the_planner_begins_a_new_compaction_round_if_the_old_bound_lies_inside_a_run() -> None:
+def test_the_compaction_planner_begins_a_new_round_if_the_old_rounds_end_lies_inside_a_run() -> (
+    None
+):
     merged = [*TEN[:7], TEN[7]._replace(last_offset=9)]
     anew = compaction(merged, Cleaning(0, 10, 5, 8, 5))
     assert (anew.bound, anew.rewritten_until, anew.first_dirty) == (10, 0, 5)

@@ -167,7 +167,7 @@ def random_world(random: Random, **bounds: int) -> World:
     return world
 
 
-def test_merging_objects_writes_one_sorted_object_and_changes_no_record() -> None:
+def test_merging_objects_writes_one_object_sorted_by_partition_and_changes_no_record() -> None:
     async def on_loop() -> None:
         world = random_world(Random(1))
         before = {name: await world.read(name) for name in NAMES}

@@ -198,7 +198,7 @@ class TestRefusals:
         ran = command("apply", str(command.out), *options, code=5)
         assert "Run the same command to continue." in ran.stdout
 
-    def test_the_orphans_command_compares_a_csv_inventory_only_with_the_local_engine(
+    def test_the_orphans_command_refuses_the_spark_engine_for_a_csv_inventory(
         self, command: Command, clock: Clock
     ) -> None:
         assert clock.now_ms == START_MS

@@ -197,7 +197,7 @@ def test_a_voter_refuses_an_invalid_vote_request_with_the_error_code_of_its_defe
         (vote(epoch=Epoch(2), last_epoch=Epoch(2), pre_vote=True), True),  # its epoch is not raised
     ],
 )
-def test_a_voter_grants_a_vote_only_to_a_log_at_least_as_complete_as_its_own(
+def test_a_voter_grants_no_vote_to_a_candidate_whose_log_is_less_complete_than_the_voters_log(
     request_: VoteRequest, granted: bool
 ) -> None:
     answer = Member().ask(request_)
@@ -236,7 +236,7 @@ def test_a_follower_in_contact_with_its_leader_grants_no_pre_vote() -> None:
     assert not member.ask(replace(request, pre_vote=False)).granted  # but nothing that binds
 
 
-def test_leaders_and_candidates_grant_no_vote_to_others_in_their_own_epoch() -> None:
+def test_leaders_and_candidates_grant_no_vote_to_another_candidate_in_their_own_epoch() -> None:
     assert not leader().ask(vote()).granted
     assert not leader().ask(vote(pre_vote=True)).granted
     member = Member()
@@ -315,7 +315,7 @@ def test_a_voter_refuses_a_false_claim_of_leadership(
         ((3,), 1000),
     ],
 )
-def test_a_preferred_successor_waits_longer_before_its_election_the_later_it_is_named(
+def test_a_later_named_preferred_successor_waits_longer_before_its_election(
     names: tuple[int, ...], turn_ms: int
 ) -> None:
     member, _ = follower()
@@ -434,7 +434,7 @@ def test_a_second_fetch_on_a_connection_ends_the_wait_of_the_first_fetch() -> No
     assert [e.token for e in effects if isinstance(e, fx.ReadReady)] == ["r"]
 
 
-def test_a_leader_forgets_the_longest_silent_observer_when_there_are_too_many() -> None:
+def test_a_leader_with_too_many_observers_forgets_the_longest_silent_observer() -> None:
     member = committed_leader()
     for node in (10, 11, 12):
         member.now_ms += 1
@@ -576,7 +576,7 @@ def test_a_follower_reports_an_invalid_fetch_response_as_a_peer_fault_and_ignore
     ("snapshot_id", "why"),
     [(OffsetAndEpoch(5, 2), "not committed"), (OffsetAndEpoch(3, 2), "another history")],
 )
-def test_a_snapshot_that_contradicts_the_committed_log_fails_an_assertion(
+def test_installing_a_snapshot_that_contradicts_the_committed_raft_log_fails_an_assertion(
     snapshot_id: OffsetAndEpoch, why: str
 ) -> None:
     member, _ = follower()
@@ -609,7 +609,7 @@ def test_a_raft_member_ignores_responses_to_requests_that_it_abandoned() -> None
     assert member.do(ev.ResponseReceived(sent.request_id, response)) == []
 
 
-def test_a_follower_told_a_high_watermark_beyond_its_log_uses_its_log_end_offset() -> None:
+def test_a_follower_limits_a_fetched_high_watermark_to_its_own_log_end_offset() -> None:
     member, sent = follower()
     beyond = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), high_watermark=Offset(2**40))
     effects = member.do(ev.ResponseReceived(sent.request_id, beyond))
@@ -633,7 +633,7 @@ def test_a_follower_repeats_an_unanswered_fetch_on_a_new_connection() -> None:
     assert kinds == [fx.Reconnect, fx.Send]
 
 
-def test_the_pause_between_failed_requests_to_a_peer_doubles_up_to_a_limit() -> None:
+def test_the_pause_between_failed_requests_to_another_voter_doubles_up_to_a_limit() -> None:
     member = leader()
     waits = []
     for _ in range(7):
@@ -646,7 +646,9 @@ def test_the_pause_between_failed_requests_to_a_peer_doubles_up_to_a_limit() -> 
     assert waits == [20, 40, 80, 160, 320, 500, 500]
 
 
-def test_a_quorum_accepts_an_early_tick_and_refuses_time_that_goes_backwards() -> None:
+def test_a_raft_member_accepts_an_early_tick_and_fails_an_assertion_if_time_goes_backwards() -> (
+    None
+):
     member = Member()
     member.now_ms = 100
     effects = member.do(ev.Tick())
@@ -685,7 +687,9 @@ def test_an_invalid_quorum_setting_is_refused_with_an_error_that_names_the_setti
         QuorumConfig(**setting)
 
 
-def test_a_response_from_another_cluster_changes_neither_epoch_nor_leader() -> None:
+def test_a_response_from_another_cluster_changes_neither_the_epoch_nor_the_leader_of_a_voter() -> (
+    None
+):
     """A node was formatted with the wrong cluster id; the fault names ours on either side."""
     member = Member()
     effects = member.tick(10_000)
@@ -743,7 +747,7 @@ def in_doubt() -> tuple[Member, list[fx.Effect]]:
     return member, member.do(ev.ResponseReceived(sent.request_id, diverging))
 
 
-def test_a_follower_told_to_truncate_committed_records_reports_a_fork_instead_of_a_peer_fault() -> (
+def test_a_follower_that_would_truncate_committed_records_reports_a_fork_and_no_peer_fault() -> (
     None
 ):
     member, effects = in_doubt()

@@ -126,7 +126,7 @@ def test_the_epoch_budget_keeps_one_unconfirmed_report_per_node_until_it_expires
 @pytest.mark.parametrize("request_", [hostile_vote, begin, end])
 @pytest.mark.parametrize("state", [Member, lambda: follower()[0], leader, committed_leader])
 @pytest.mark.parametrize("epoch", [BUDGET + 100, 2**20, MAX_EPOCH])
-def test_a_voter_does_not_adopt_an_epoch_beyond_its_budget_and_asks_the_named_node(
+def test_a_voter_asks_the_claimed_node_to_confirm_an_epoch_beyond_the_voters_epoch_budget(
     request_: object, state: object, epoch: int
 ) -> None:
     member = state()
@@ -183,7 +183,7 @@ def test_an_observer_adopts_a_newer_epoch_only_after_confirmation(request_: obje
     ids=lambda request: type(request).__name__,
 )
 @pytest.mark.parametrize("state", [Member, leader])
-def test_requests_other_than_votes_and_leadership_claims_do_not_change_the_epoch(
+def test_requests_other_than_votes_and_leadership_claims_do_not_change_a_voters_epoch(
     request_: Request, state: object
 ) -> None:
     member = state()
@@ -239,7 +239,9 @@ def fenced(epoch: int, leader_id: NodeId | None = None) -> FetchResponse:
 
 
 @pytest.mark.parametrize("said", [FAR - 40_000, FAR, FAR + 1, MAX_EPOCH])
-def test_a_voter_adopts_any_epoch_that_the_node_in_that_epoch_itself_confirms(said: int) -> None:
+def test_a_voter_adopts_the_epoch_that_the_claimed_node_returns_to_a_confirmation_request(
+    said: int,
+) -> None:
     member, question = claimed()
     member.do(ev.ResponseReceived(question.request_id, fenced(said)))
     assert member.quorum.epoch == said
@@ -284,7 +286,7 @@ def test_a_response_from_the_claimed_leader_to_any_request_confirms_its_epoch() 
     assert member.quorum.epoch == FAR
 
 
-def test_a_voter_confirms_an_epoch_although_another_node_named_with_it_does_not_answer() -> None:
+def test_a_voter_adopts_an_epoch_that_one_of_two_claimed_nodes_confirms() -> None:
     """Node 3 does not answer; node 2 confirms."""
     member, _ = claimed()
     member.do(ev.Received(8, 1, vote(epoch=FAR)))
@@ -293,7 +295,7 @@ def test_a_voter_confirms_an_epoch_although_another_node_named_with_it_does_not_
     assert member.ask(vote(epoch=FAR)).granted
 
 
-def test_an_election_succeeds_while_a_claimed_node_cannot_be_reached() -> None:
+def test_an_election_succeeds_while_a_node_that_should_confirm_an_epoch_cannot_be_reached() -> None:
     member, question = claimed()
     member.do(ev.RequestFailed(question.request_id))
     effects = member.tick(3000)
@@ -307,7 +309,7 @@ def test_an_election_succeeds_while_a_claimed_node_cannot_be_reached() -> None:
     assert not member.quorum.unconfirmed_epochs
 
 
-def test_a_fetch_sent_to_confirm_a_claimed_epoch_acknowledges_only_flushed_records() -> None:
+def test_a_voters_fetch_that_confirms_a_claimed_epoch_acknowledges_only_flushed_records() -> None:
     member, sent = follower()
     log = member.quorum.log
     log.append(Offset(5), Offset(6), Epoch(3))

@@ -39,7 +39,7 @@ def test_the_raft_log_returns_the_epoch_of_each_record(epochs: list[int]) -> Non
 
 
 @given(EPOCHS, st.integers(0, 8))
-def test_the_log_returns_the_next_larger_epochs_start_offset_as_the_end_of_an_epoch(
+def test_the_raft_log_returns_the_start_of_the_next_larger_epoch_as_the_end_of_an_epoch(
     epochs: list[int], epoch: int
 ) -> None:
     end = log_of(epochs).end_of_epoch(Epoch(epoch))
@@ -48,7 +48,9 @@ def test_the_log_returns_the_next_larger_epochs_start_offset_as_the_end_of_an_ep
 
 
 @given(EPOCHS, st.data())
-def test_a_truncated_log_equals_a_log_that_was_never_longer(epochs: list[int], data) -> None:
+def test_a_truncated_raft_log_has_the_epochs_of_a_log_that_never_had_the_removed_records(
+    epochs: list[int], data
+) -> None:
     log = log_of(epochs)
     end_offset = data.draw(st.integers(0, len(epochs)))
     log.truncate(Offset(end_offset))
@@ -148,7 +150,9 @@ def test_moving_the_log_start_past_the_flushed_end_advances_the_flushed_end() ->
         (lambda log: log.move_start(Offset(2)), "without snapshot"),
     ],
 )
-def test_an_invalid_append_truncation_or_start_of_the_log_fails_an_assertion(act, why: str) -> None:
+def test_an_invalid_append_truncation_or_log_start_of_the_raft_log_fails_an_assertion(
+    act, why: str
+) -> None:
     log = log_of([1, 1, 2])
     log.high_watermark = Offset(2)
     with pytest.raises(AssertionError, match=why):
@@ -167,7 +171,7 @@ def test_an_invalid_append_truncation_or_start_of_the_log_fails_an_assertion(act
         {"start_offset": 4, "start_epoch": 2, "end_offset": 4, "snapshot_id": snapshot(4, 1)},
     ],
 )
-def test_a_log_state_with_contradictory_offsets_is_refused(geometry: dict) -> None:
+def test_a_raft_log_state_with_contradictory_offsets_raises_value_error(geometry: dict) -> None:
     with pytest.raises(ValueError, match=r"contradicts itself|snapshot"):
         LogState(**geometry)
 

@@ -47,7 +47,7 @@ def draft(*words: bytes) -> Draft:
     return draft_values(words, timestamp_ms=0)
 
 
-def test_a_leader_announces_its_leadership_after_its_first_record_is_committed() -> None:
+def test_a_memory_log_announces_its_leadership_after_its_first_record_is_committed() -> None:
     log, diary = MemoryLog(auto_commit=False), Diary()
     log.watch(diary)
     epoch = log.elect()
@@ -71,7 +71,9 @@ def test_the_memory_log_refuses_a_proposal_for_another_end_offset_or_epoch() -> 
     assert values(log) == [b"a"]
 
 
-def test_a_deposed_memory_log_loses_or_keeps_uncommitted_records_as_the_test_requests() -> None:
+def test_a_deposed_memory_log_drops_uncommitted_records_only_if_its_test_requests_the_loss() -> (
+    None
+):
     for lose, kept in ((True, []), (False, [b"a"])):
         log = MemoryLog(auto_commit=False)
         epoch = log.elect()
@@ -104,7 +106,7 @@ def test_a_read_of_the_memory_log_returns_at_least_one_whole_batch() -> None:
     assert values(log, 5) == [b"c", b"c"]
 
 
-def test_a_read_barrier_fails_on_a_node_that_does_not_lead() -> None:
+def test_a_read_barrier_of_a_memory_log_that_does_not_lead_fails() -> None:
     log = MemoryLog()
     with pytest.raises(NotLeaderError):
         asyncio.run(log._barrier())

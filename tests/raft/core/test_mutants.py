@@ -16,7 +16,7 @@ TRANSCRIPTS = Path(__file__).parent / "transcripts"
 @pytest.mark.parametrize(
     ("mutant", "story"), MUTANTS.items(), ids=lambda value: getattr(value, "__name__", value)
 )
-def test_each_mutant_of_the_core_changes_a_transcript_or_fails_an_assertion(
+def test_each_mutant_of_the_raft_core_changes_a_transcript_or_fails_an_assertion(
     mutant: type[Quorum], story: str
 ) -> None:
     path = TRANSCRIPTS / f"{story}.txt"

@@ -83,7 +83,7 @@ def test_observers_and_recovering_voters_change_roles_only_as_their_table_allows
 @pytest.mark.parametrize(
     ("old", "new"), [(old, new) for old in ROLES for new in ROLES if new in NEXT[old]]
 )
-def test_a_transition_to_an_older_epoch_fails_an_assertion(
+def test_a_raft_role_transition_to_an_older_epoch_fails_an_assertion(
     old: type[Role], new: type[Role]
 ) -> None:
     context = member()._context
@@ -93,7 +93,7 @@ def test_a_transition_to_an_older_epoch_fails_an_assertion(
         context.become(new(**lower), "test")
 
 
-def test_every_role_is_in_the_transition_table_and_reachable() -> None:
+def test_every_raft_role_is_in_the_transition_table_and_reachable_from_another_role() -> None:
     assert set(NEXT) == set(ROLES)
     assert set().union(*NEXT.values()) == set(ROLES)
 

@@ -14,7 +14,7 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_a_replayed_transcript_produces_the_recorded_effects(
+def test_a_replayed_transcript_of_the_raft_core_produces_the_recorded_effects(
     path: Path, request: pytest.FixtureRequest
 ) -> None:
     blocks, outputs = play(path)
@@ -25,7 +25,7 @@ def test_a_replayed_transcript_produces_the_recorded_effects(
         assert output == list(block.expected), "\n".join(block.head)
 
 
-def test_the_transcripts_cover_every_legal_role_transition() -> None:
+def test_the_transcripts_of_the_raft_core_cover_every_legal_role_transition() -> None:
     """The transcripts together make every move of `NEXT`."""
     text = "\n".join(path.read_text() for path in TRANSCRIPTS)
     walked = set(re.findall(r"^\d+ (\w+) > (\w+) epoch=", text, re.MULTILINE))

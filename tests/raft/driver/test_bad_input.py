@@ -164,7 +164,7 @@ def fetch_request(replica: int, **fields: object) -> fetch.FetchRequest:
         ({"current_leader_epoch": 9_999}, 75),  # UNKNOWN_LEADER_EPOCH
     ],
 )
-def test_a_fetch_with_another_leader_epoch_is_refused_with_its_error_code(
+def test_a_leader_refuses_a_fetch_with_a_lower_or_higher_leader_epoch_with_an_error_code(
     client: Client, fields: dict, error: int
 ) -> None:
     answer = client.ask(fetch_request(77, **fields), fetch.FetchResponse, 17)

@@ -334,7 +334,7 @@ def reversed_features(directory: Path) -> bytes:
         ),
     ],
 )
-def test_after_an_invalid_chunk_the_partial_file_is_deleted_and_a_peer_fault_reported(
+def test_a_follower_that_receives_an_invalid_chunk_deletes_its_partial_checkpoint_file(
     tmp_path: Path, lie: dict
 ) -> None:
     async def story(leader: Leader, follower: Follower) -> None:

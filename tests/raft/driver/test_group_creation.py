@@ -48,7 +48,9 @@ def test_a_raft_group_whose_creation_was_interrupted_is_created_again(
     storage.close()
 
 
-def test_a_raft_group_whose_log_has_batches_is_not_created_again(tmp_path: Path) -> None:
+def test_a_raft_groups_storage_reports_batches_only_if_the_groups_log_has_batches(
+    tmp_path: Path,
+) -> None:
     assert not Storage.has_batches(FILES, tmp_path, GROUP)
     Storage.create(FILES, tmp_path, GROUP, CONFIG, recovering=False)
     log = Log.open(FILES, tmp_path / GROUP.name, CONFIG)

@@ -203,7 +203,7 @@ def test_a_mutant_health_check_that_always_answers_200_fails_the_test(
         test_an_unready_node_answers_503_with_the_reasons()
 
 
-def test_the_health_of_a_node_includes_the_faults_of_each_registered_component() -> None:
+def test_the_health_endpoint_of_a_node_includes_the_faults_of_each_registered_component() -> None:
     host: Any = SimpleNamespace(groups={}, node_id=NodeId(1))
     monitor = health.HealthMonitor(host)
     monitor.watches.append(lambda: [HELD])

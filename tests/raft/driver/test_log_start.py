@@ -114,7 +114,7 @@ def test_the_log_start_waits_for_an_archives_durable_offset_not_its_fetch_offset
     storage.close()
 
 
-def test_beyond_the_limit_of_archive_readers_a_leader_forgets_the_longest_silent_one() -> None:
+def test_a_leader_with_too_many_archive_readers_forgets_the_longest_silent_archive_reader() -> None:
     readers = ArchiveReaders()
     keys = [ReplicaKey(NodeId(node), ZERO_UUID) for node in range(MAX_READERS + 1)]
     for at_ms, key in enumerate(keys):

@@ -94,7 +94,7 @@ def test_a_quorum_of_one_keeps_its_records_across_a_restart(log_dir: Path) -> No
     asyncio.run(asyncio.wait_for(story(), DEADLINE_S))
 
 
-def test_a_leader_knows_the_wall_clocks_of_voters_that_fetch(tmp_path: Path) -> None:
+def test_a_leader_reads_the_wall_clocks_of_voters_from_their_fetch_requests(tmp_path: Path) -> None:
     async def story() -> None:
         ports = free_ports(2)
         voters = tuple(

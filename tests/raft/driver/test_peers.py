@@ -54,7 +54,7 @@ async def silent_listener() -> Listener:
     return listener
 
 
-def test_requests_on_a_connection_lost_before_its_first_use_fail(
+def test_node_requests_on_a_connection_that_was_lost_before_its_first_request_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The connection ends after it was made, before `_open` continues: the link may redial."""
@@ -84,7 +84,7 @@ def test_requests_on_a_connection_lost_before_its_first_use_fail(
     asyncio.run(story())
 
 
-def test_a_node_limits_the_number_of_requests_to_a_peer_that_does_not_answer(
+def test_a_node_limits_the_number_of_requests_to_another_node_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pre-votes are sent twenty times a second; they must not pile up behind a stalled peer."""

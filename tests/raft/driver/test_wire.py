@@ -131,7 +131,7 @@ def test_a_replicas_fetch_survives_encoding_and_decoding_at_every_version(
         assert arrived.high_watermark == core.MAX_OFFSET  # KIP-1166: never taken to be behind
 
 
-def test_adjacent_fetched_batches_of_one_epoch_become_one_batch_of_the_core() -> None:
+def test_the_wire_decoder_joins_adjacent_fetched_batches_of_one_epoch_into_one_batch() -> None:
     records = b"".join(
         build_value_batch([b"x"], base_offset=offset, leader_epoch=epoch, timestamp=0)
         for offset, epoch in ((5, 1), (6, 1), (7, 2), (8, 2))

@@ -139,7 +139,7 @@ def test_a_network_request_whose_deadline_has_already_passed_fails(on_loop):
     on_loop(main())
 
 
-def test_a_refused_connection_and_an_unresolved_host_name_raise_errors_with_own_reasons(
+def test_a_refused_connection_and_an_unresolved_host_name_raise_errors_with_other_reasons(
     on_loop, unused_port
 ):
     async def main():

@@ -170,7 +170,7 @@ def test_a_connection_stalled_in_the_middle_of_a_frame_is_closed(on_loop, sent):
     on_loop(main())
 
 
-def test_a_connection_to_a_slow_peer_that_makes_progress_stays_open(on_loop):
+def test_a_listener_does_not_close_a_connection_to_a_slow_client_that_makes_progress(on_loop):
     async def main():
         limits = Limits(stall_ms=60_000, stall_bytes=1_000)
         listener = Listener(echo, limits=limits)
@@ -255,7 +255,7 @@ def test_a_connection_beyond_the_limit_is_closed_and_earlier_connections_stay_op
     on_loop(main())
 
 
-def test_announced_frame_lengths_of_all_connections_allocate_no_memory_beyond_the_limit(on_loop):
+def test_a_listener_allocates_no_memory_beyond_its_limit_for_announced_frame_lengths(on_loop):
     """Fifty strangers announce 90 MB each and send a little: 4.5 GB announced."""
 
     async def main():
@@ -334,7 +334,7 @@ def test_ten_thousand_idle_connections_take_little_memory_and_delay_no_request(o
     on_loop(main())
 
 
-def test_a_failed_assertion_in_a_request_handler_reaches_the_loops_exception_handler():
+def test_a_failed_assertion_in_a_request_handler_reaches_the_event_loops_exception_handler():
     reached: list[BaseException] = []
 
     def broken(*_: object) -> Answer:
@@ -356,7 +356,7 @@ def test_a_failed_assertion_in_a_request_handler_reaches_the_loops_exception_han
     assert [str(error) for error in reached] == ["epoch went backwards"]
 
 
-def test_a_record_error_in_a_request_handler_closes_the_connection_as_malformed(on_loop):
+def test_a_listener_closes_a_connection_whose_request_handler_raises_record_error(on_loop):
     async def main():
         def refuse(*_: object) -> Answer:
             raise RecordError("an array of -7 elements")
@@ -402,7 +402,7 @@ def test_an_unexpected_error_in_a_handler_closes_one_connection_and_logs_its_sou
     assert "ValueError: from a task" in second
 
 
-def test_later_requests_do_not_change_a_frame_that_a_request_handler_keeps(on_loop):
+def test_later_requests_do_not_change_a_request_frame_that_a_handler_still_references(on_loop):
     async def main():
         kept: list[Frame] = []
 

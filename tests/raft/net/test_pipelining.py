@@ -122,7 +122,7 @@ def flood(body: bytes, count: int) -> bytes:
     return b"".join(requests)
 
 
-def test_a_connection_with_too_many_requests_in_flight_is_not_read(on_loop):
+def test_a_server_does_not_read_a_connection_with_too_many_requests_in_flight(on_loop):
     async def main():
         parked: list[tuple[Reply, Frame]] = []
 
@@ -361,7 +361,7 @@ def test_requests_that_a_client_sent_before_it_closed_reach_the_server(on_loop):
     on_loop(main())
 
 
-def test_no_request_is_handled_after_a_handler_closed_the_connection(on_loop):
+def test_a_server_handles_no_request_of_a_connection_after_a_handler_closed_the_connection(on_loop):
     async def main():
         handled: list[bytes] = []
         parked: list[Reply] = []
@@ -396,7 +396,7 @@ def test_no_request_is_handled_after_a_handler_closed_the_connection(on_loop):
     on_loop(main())
 
 
-def test_connection_ids_increase_with_every_connection_on_both_sides(on_loop):
+def test_clients_and_servers_number_their_connections_in_increasing_order(on_loop):
     async def main():
         seen: list[int] = []
         listener = Listener(lambda c, f: (seen.append(c.id), answer_to(f))[1])

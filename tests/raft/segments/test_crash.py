@@ -110,7 +110,7 @@ def test_bytes_that_recovery_cut_from_a_segment_do_not_return_after_a_power_loss
 
 
 @pytest.mark.parametrize("seed", seeds(40))
-def test_a_power_loss_while_old_segments_are_dropped_keeps_the_new_segment(seed):
+def test_a_power_loss_during_the_deletion_of_old_segments_does_not_remove_the_new_segment(seed):
     """Its name was not durable yet, the deletion of the others could be. Found by soak."""
     model = LogAndModel(SimulatedDisk())
     run(model, [("append", 1, 300), ("flush",), ("append", 1, 300), ("drop_prefix", 1.0)])

@@ -172,7 +172,7 @@ def test_a_log_read_detects_damage_in_a_segment_that_recovery_did_not_scan(log, 
     assert (caught.value.path, caught.value.position, caught.value.offset) == (path(5), SIZE, 6)
 
 
-def test_a_batch_length_beyond_the_end_of_the_file_is_refused_without_allocating_memory(
+def test_the_log_refuses_a_batch_length_beyond_the_end_of_the_file_without_allocating_memory(
     log, disk, config
 ):
     written(log, recovery_point=20)
@@ -186,7 +186,9 @@ def test_a_batch_length_beyond_the_end_of_the_file_is_refused_without_allocating
 
 @pytest.mark.parametrize("read", [Log.read, Log.read_data])
 @pytest.mark.parametrize("asked", [1, 3])
-def test_a_read_detects_a_batch_length_that_was_damaged_while_the_log_was_open(disk, read, asked):
+def test_a_log_read_detects_a_batch_length_that_was_damaged_while_the_log_was_open(
+    disk, read, asked
+):
     log = Log.create(disk, DIRECTORY)  # too short for an index entry behind the damage
     fill(log, 5)
     log.flush()
@@ -248,7 +250,7 @@ def test_recovery_rebuilds_an_index_that_is_missing_or_stale(log, disk, config, 
             assert disk.content(DIRECTORY / name) == whole[name]
 
 
-def test_an_index_with_wrong_entries_in_its_middle_is_rebuilt(disk):
+def test_a_log_lookup_rebuilds_an_index_with_wrong_entries_in_its_middle(disk):
     """Its last entry fits, so opening believes it; a lookup does not, and makes it anew."""
     config = LogConfig(segment_bytes=2000, index_interval_bytes=100)
     log = Log.create(disk, DIRECTORY, config)

@@ -35,7 +35,7 @@ def test_a_log_reopened_after_a_failed_flush_keeps_its_records_through_a_power_l
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_a_log_opened_on_a_full_disk_survives_a_power_loss_with_its_last_segments(
+def test_a_log_opened_on_a_full_disk_still_has_its_last_segments_after_a_power_loss(
     seed: int,
 ) -> None:
     """The process before had made segments whose names it had not synced; there is no room for

@@ -46,7 +46,7 @@ def test_an_append_to_the_log_returns_the_offsets_of_its_batches(log):
     assert (log.log_start_offset, log.log_end_offset, log.last_epoch) == (0, 5, 4)
 
 
-def test_a_read_returns_whole_batches_and_the_first_batch_even_above_the_size_limit(log):
+def test_a_log_read_returns_whole_batches_and_the_first_batch_even_above_the_size_limit(log):
     fill(log, 4, size=200)
     one = len(batch(0, size=200))
     assert values_of(log, 0, max_bytes=1) == [0]
@@ -61,7 +61,7 @@ def test_a_log_read_at_an_offset_inside_a_batch_starts_with_that_batch(log):
     assert values_of(log, 6) == [4, 8]
 
 
-def test_a_read_returns_no_batch_at_or_above_the_given_end_offset(log):
+def test_a_log_read_returns_no_batch_at_or_above_the_given_end_offset(log):
     """A follower's Fetch may go to the log end, a consumer's only to the high watermark."""
     fill(log, 3, records=2, size=20)
     assert values_of(log, 0, end_offset=4) == [0, 2]
@@ -77,7 +77,7 @@ def test_a_log_read_at_an_offset_outside_the_log_raises_offset_out_of_range(log)
             log.read(offset, max_bytes=1)
 
 
-def test_a_read_of_any_offset_finds_its_batch_through_the_index(log):
+def test_a_log_read_of_any_offset_finds_the_batch_through_the_offset_index(log):
     for i in range(60):
         log.append(batch(log.log_end_offset, records=1 + i % 3, size=10 + i * 7 % 90))
     for offset in range(log.log_end_offset):
@@ -86,7 +86,7 @@ def test_a_read_of_any_offset_finds_its_batch_through_the_index(log):
 
 
 @pytest.mark.parametrize("damage", [17, 61, 80])
-def test_a_batch_that_fails_its_checksum_is_not_appended(log, damage):
+def test_the_log_refuses_to_append_a_batch_with_a_wrong_checksum(log, damage):
     data = bytearray(batch(0))
     data[damage] ^= 1
     with pytest.raises(BatchChecksumError):
@@ -119,7 +119,7 @@ def test_the_log_appends_a_compressed_batch_with_more_records_than_bytes(log):
     assert log.log_end_offset == 1000
 
 
-def test_a_batch_that_does_not_continue_the_log_is_not_appended(log):
+def test_the_log_refuses_to_append_a_batch_whose_offset_or_epoch_does_not_follow_the_log_end(log):
     fill(log, 2, epoch=5)
     for offset, epoch in ((1, 5), (3, 5), (2, 4), (2, -1)):
         with pytest.raises(UnexpectedBatchError) as caught:
@@ -130,7 +130,7 @@ def test_a_batch_that_does_not_continue_the_log_is_not_appended(log):
     assert log.log_end_offset == 2, "nothing of a group is appended if one of it is refused"
 
 
-def test_segments_roll_by_size_and_are_named_for_their_first_offset(log, disk):
+def test_the_log_rolls_segments_by_size_and_names_each_segment_for_its_first_offset(log, disk):
     fill(log, 12, records=2, size=100)  # three fit
     assert names(disk) == [0, 6, 12, 18]
 
@@ -149,7 +149,7 @@ def test_a_batch_larger_than_the_segment_size_gets_a_segment_of_its_own(log, dis
     assert values_of(log, 1, max_bytes=10) == [1]
 
 
-def test_segments_roll_by_the_timestamps_of_their_batches(disk):
+def test_the_log_rolls_a_segment_by_the_timestamps_of_its_batches(disk):
     log = Log.create(disk, DIRECTORY, LogConfig(segment_ms=1000))
     for offset, time in enumerate((5000, 5999, 6000, 6001, 7001, 7002)):
         log.append(batch(offset, time=time))
@@ -366,7 +366,9 @@ def test_an_append_fails_if_the_disk_has_no_space_for_a_new_segment(log, disk):
     assert names(disk) == [0, 5]
 
 
-def test_a_write_error_other_than_a_full_disk_raises_write_failed_error(log, disk):
+def test_a_log_append_with_a_write_error_other_than_a_full_disk_raises_write_failed_error(
+    log, disk
+):
     disk.fail_next("write", error=errno.EIO)
     with pytest.raises(WriteFailedError):
         log.append(batch(0))

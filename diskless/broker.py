@@ -183,7 +183,7 @@ class Broker:
 
     @property
     def is_preferred(self) -> bool:
-        """Return whether placement sends clients to this broker while it is unfenced."""
+        """Return whether placement sends clients to this broker unless the broker is fenced."""
         own = self._cluster.image.brokers.get(self._cluster.broker_id)
         return own is None or is_preferred(own)
 

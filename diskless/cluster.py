@@ -64,7 +64,7 @@ class Cluster(Protocol):
         """Return the latest image of the cluster's metadata on this broker."""
 
     def image_age_ms(self) -> float | None:
-        """Return an upper bound of the cluster image's age in ms; None if it never caught up.
+        """Return an upper bound of the cluster image's age in ms, or None if unknown.
 
         Until it has caught up it may be half of the log: the broker must not deny a topic because
         the image does not have it.
@@ -76,7 +76,7 @@ class Cluster(Protocol):
     async def image_where(
         self, holds: Callable[[MetadataImage], bool], timeout_s: float
     ) -> MetadataImage | None:
-        """Wait until a cluster image satisfies `holds`, and return it; None at the timeout.
+        """Return the first cluster image that satisfies `holds`, or None at the timeout.
 
         So a broker waits until it sees a change that it has just requested.
         """
@@ -85,7 +85,7 @@ class Cluster(Protocol):
         """Return the local replica of a batch coordinator, or None without one."""
 
     def replica_age_ms(self, coordinator: int) -> float | None:
-        """Return an upper bound of a coordinator replica's age in ms; None if it never caught up.
+        """Return an upper bound of a coordinator replica's age in ms, or None if unknown.
 
         Counts from the last fetch that left nothing to fetch: so an idle log does not age, and a
         broker that is cut off from the quorum does.
@@ -110,7 +110,7 @@ class Cluster(Protocol):
         """Return all consumer groups in the local replica of the groups' log."""
 
     def groups_age_ms(self) -> float | None:
-        """Return an upper bound of the groups' replica's age in ms; None if it never caught up."""
+        """Return an upper bound of the groups' replica age in ms, or None if unknown."""
 
     def metadata_offset(self) -> Offset:
         """Return the offset of the last record in the cluster image; -1 before any record."""

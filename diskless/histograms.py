@@ -28,7 +28,7 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
 
     def add(self, value: float) -> None:
-        """Count one value in the histogram bucket that it falls into."""
+        """Count one value in the histogram bucket that covers the value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 

@@ -69,7 +69,7 @@ COMMANDS: Final = {
     "dump-log": Listed(
         INSPECT, "Print the contents of log files: batches, records, index entries, election state."
     ),
-    "compaction": Listed(INSPECT, "Describe how far topics are merged and compacted."),
+    "compaction": Listed(INSPECT, "Describe the unfinished merging and compaction of topics."),
     "diskless": Listed(INSPECT, "Describe diskless topics and the objects that store them."),
     "snapshot": Listed(
         INSPECT, "List, inspect and take the checkpoints of the quorum's logs (KIP-630)."

@@ -37,7 +37,7 @@ class LogTables:
         self._options = options
 
     def __call__(self, table: str, **options: Any) -> DataFrame:
-        """Return a table as a DataFrame that reads the logs whenever Spark runs a query on it.
+        """Return a table as a DataFrame that reads the logs anew for each query.
 
         `options` override the options of all tables.
         """

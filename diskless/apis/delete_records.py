@@ -111,7 +111,7 @@ class DeleteRecords:
         answers: list[_Deleted],
         deadline: float,
     ) -> None:
-        """Send one deletion request, and wait until the local replica shows its results."""
+        """Send one deletion request, and wait until the local replica shows the results."""
         topic = DeleteDisklessRecordsRequest.Topic
         request = DeleteDisklessRecordsRequest(
             coordinator_partition=coordinator,

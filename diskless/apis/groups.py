@@ -63,7 +63,7 @@ class ImageTopics:
         self._cluster = cluster
 
     def age_ms(self) -> float | None:
-        """Return an upper bound of the cluster image's age in ms; None if it never caught up."""
+        """Return an upper bound of the cluster image's age in ms, or None if unknown."""
         return self._cluster.image_age_ms()
 
     def partition_count(self, name: str) -> int | None:
@@ -116,7 +116,7 @@ class GroupApis:
         self._on_image(cluster.image)
 
     def set_fenced(self, is_fenced: bool) -> None:
-        """Record whether the controller fences this broker, before the cluster image shows it."""
+        """Record whether the controller fences this broker, even before the cluster image does."""
         if is_fenced is not self._is_fenced:
             self._is_fenced, self._seen = is_fenced, None
             self._on_image(self._cluster.image)

@@ -65,7 +65,7 @@ class ListedOffset(NamedTuple):
 def find_partition(
     image: MetadataImage, topic_name: str, partition: int, current_leader_epoch: int = -1
 ) -> CoordinatedPartition | ErrorCode:
-    """Return a requested partition and its coordinator, or the error code if it is unknown.
+    """Return a requested partition and its coordinator, or the error code of an unknown partition.
 
     Internal topics have no batches and get an error that is not retried: with
     UNKNOWN_TOPIC_OR_PARTITION Java's tools, which query all topics, would retry for a minute.

@@ -50,7 +50,7 @@ class ChildWorker:
     """Runs tasks in a child process, which is started when it is needed."""
 
     def __init__(self, values: Mapping[str, Any], *, max_bytes_per_second: int) -> None:
-        """Prepare to start children.
+        """Prepare to start a child process that merges and compacts for this broker.
 
         Args:    values: the broker's parsed settings, for the child to open the store with.
         """
@@ -64,7 +64,7 @@ class ChildWorker:
         return None if self._process is None else self._process.pid
 
     async def run(self, task: Task, settings: RewriterSettings, callbacks: Callbacks) -> Report:
-        """Run a task in the child.
+        """Run a merge or compaction task in the child process, which is started if necessary.
 
         Raises:  TaskFailedError, and the errors of the callbacks.
         """
@@ -111,7 +111,7 @@ class ChildWorker:
         return process
 
     async def close(self) -> None:
-        """End the child, if there is one."""
+        """Kill the child process, if there is such a process."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -127,7 +127,7 @@ def _send(pipe: asyncio.StreamWriter, value: object) -> None:
 
 
 async def _receive(pipe: asyncio.StreamReader) -> Any:
-    """Read a message from a pipe.
+    """Read one pickled message of the child process from a pipe.
 
     Raises:  IncompleteReadError at the pipe's end.
     """
@@ -146,7 +146,7 @@ class _Parent:
         self._target = target
 
     def read(self) -> Any:
-        """Read a message; end the process if the broker is gone."""
+        """Read one message from the broker; end this process if the broker has ended."""
         head = self._source.read(_LENGTH.size)
         if len(head) < _LENGTH.size:
             os._exit(0)
@@ -154,7 +154,7 @@ class _Parent:
         return pickle.loads(self._source.read(size))
 
     async def ask(self, kind: str, value: object = None) -> Any:
-        """Send a message and return the answer."""
+        """Send a request to the broker and return the broker's answer."""
         self.tell(kind, value)
         return await asyncio.to_thread(self.read)
 
@@ -164,11 +164,11 @@ class _Parent:
         self._target.flush()
 
     async def next_id(self) -> int:
-        """Ask for the id of the next object."""
+        """Request the id of the next object from the broker."""
         return int(await self.ask(NEXT_ID))
 
     async def replace(self, written: RewrittenObject) -> bool:
-        """Hand over an uploaded object; return whether the task goes on."""
+        """Report an uploaded object to the broker; return whether to continue the task."""
         return bool(await self.ask(WRITTEN, written))
 
 
@@ -187,7 +187,7 @@ async def _serve(parent: _Parent) -> None:
 
 
 def main() -> None:
-    """Serve tasks until standard input ends."""
+    """Merge and compact for the broker that writes to standard input, until the input ends."""
     target = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what is printed by mistake must not stand between messages
     os.nice(NICENESS)

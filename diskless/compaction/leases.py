@@ -66,7 +66,7 @@ class RewriteLeases:
         broker_epoch: int = -1,
         plan_id: UUID = rpc.NO_PLAN,
     ) -> None:
-        """Prepare to lease ids for a broker or for a plan."""
+        """Prepare to lease object ids for the rewritten objects of a broker or of a plan."""
         self._coordinator = coordinator
         self._keys = keys
         self._owner = {
@@ -80,7 +80,9 @@ class RewriteLeases:
         self._renewed_at = 0.0
 
     async def ensure(self) -> None:
-        """Lease ids unless there are some, so that no work is done that nobody may replace.
+        """Acquire a lease of object ids if there is none, or renew a lease that becomes old.
+
+        A task begins only with a lease, so that its objects may replace runs at the end.
 
         Raises:  RewriteRefusedError, CoordinatorError.
         """
@@ -97,7 +99,7 @@ class RewriteLeases:
                 await self._acquire()
 
     async def next_id(self) -> int:
-        """Return an object id that was never used.
+        """Return a leased object id that no object has had.
 
         Raises:  RewriteRefusedError, CoordinatorError.
         """
@@ -112,7 +114,7 @@ class RewriteLeases:
         raise AssertionError("a lease without ids")
 
     async def release(self) -> None:
-        """Give the lease back; if that fails, it ends by itself."""
+        """Release the lease of object ids; after a failed request the lease expires."""
         lease, self._lease = self._lease, None
         self._leases.clear()
         if lease is not None:
@@ -137,7 +139,7 @@ class RewriteLeases:
     # --- replacing ------------------------------------------------------------------------------
 
     async def replace(self, written: RewrittenObject) -> Replaced:
-        """Have the coordinator replace the runs of an object's ranges, and close the object.
+        """Replace the old runs of an object's ranges at the coordinator, and close the object.
 
         Raises:  RewriteRefusedError, CoordinatorError: the runs may or may not be replaced.
         """
@@ -177,7 +179,7 @@ class RewriteLeases:
         *,
         closes: bool,
     ) -> list[int] | None:
-        """Send one request; return an error code for each range, None if the answer was lost."""
+        """Send one ReplaceRuns request; return each range's error code, None without an answer."""
         request = rpc.ReplaceRunsRequest(
             **self._owner,  # type: ignore[arg-type]
             lease_id=lease.lease_id,
@@ -234,7 +236,7 @@ class RewriteLeases:
 
 
 def _requests(ranges: tuple[RewrittenRange, ...]) -> Iterator[list[RewrittenRange]]:
-    """Yield ranges in groups that fit into a request, each partition once in each."""
+    """Divide ranges into requests of limited size, each with at most one range of a partition."""
     group: list[RewrittenRange] = []
     old_runs = new_runs = 0
     names: set[tuple[UUID, int]] = set()

@@ -109,7 +109,7 @@ class RewritingSettings(NamedTuple):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> RewritingSettings:
-        """Take the settings from a broker's parsed settings by name."""
+        """Build the settings of rewriting from a mapping of setting names to parsed values."""
         return cls(
             is_enabled=values["esker.compaction.enable"],
             interval_s=values["esker.compaction.interval.ms"] / 1_000,
@@ -184,7 +184,7 @@ class Rewriting:
         wall_ms: Callable[[], int],
         random: Random,
     ) -> None:
-        """Create the service; `start` begins its passes."""
+        """Create the service that merges and compacts in periodic passes after `start`."""
         self.counters = RewritingCounters()
         self._cluster = cluster
         self._worker = worker
@@ -198,7 +198,7 @@ class Rewriting:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, epoch: int) -> None:
-        """Rewrite under this broker epoch from now on."""
+        """Begin to merge and compact under this broker epoch."""
         if epoch != self._epoch:
             self._epoch = epoch
             self._leases.clear()
@@ -208,12 +208,12 @@ class Rewriting:
         self._epoch = None
 
     def start(self) -> None:
-        """Start the passes, if they are enabled; the first follows after one interval."""
+        """Start periodic passes, if enabled; the first pass begins after about one interval."""
         if self._settings.is_enabled:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="rewriting")
 
     async def close(self) -> None:
-        """Cancel the current task, stop the worker and give leases back."""
+        """Cancel the current task, stop the worker, and release the leases of object ids."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -230,7 +230,7 @@ class Rewriting:
                 log.exception("action=pass")
 
     async def run_pass(self) -> None:
-        """Merge and compact once all that this broker owns and that is worth it."""
+        """Run one pass, which merges and compacts the partitions assigned to this broker."""
         if self._epoch is None or not may_write_format(self._cluster.image.features, LEVEL):
             return
         self.counters.passes += 1
@@ -245,7 +245,7 @@ class Rewriting:
     # --- merging --------------------------------------------------------------------------------
 
     async def _merge(self, coordinator: int) -> None:
-        """Merge the runs of one batch coordinator's partitions, the most profitable first."""
+        """Merge runs of batches of one coordinator's partitions, the most profitable first."""
         if merging_broker(coordinator, self._cluster.image) != self._cluster.broker_id:
             return
         keys = self._keys(coordinator)
@@ -270,7 +270,7 @@ class Rewriting:
             self._note_success(MERGE)
 
     async def _partitions_with_runs(self, coordinator: int) -> AsyncIterator[PartitionRuns]:
-        """Yield the partitions of a coordinator with their runs, until a pass has enough."""
+        """Yield partitions of a coordinator with their runs, until there are `MAX_RUNS` runs."""
         image = self._cluster.image
         partitions = _partitions_of(image, coordinator)
         first = self._next.get(coordinator, 0) % max(1, len(partitions))
@@ -318,7 +318,7 @@ class Rewriting:
     async def _sparse_objects(
         self, coordinator: int, keys: ObjectKeys
     ) -> tuple[set[str], set[str]]:
-        """Return the keys of objects below half use, and of those past the deadline."""
+        """Return the keys of objects under half used, and of objects with overdue deleted bytes."""
         sparse, overdue = set(), set()
         for row in await self._list_objects(coordinator, -1):
             # Only where a run has died: of a tiny object the footer alone is more than half.
@@ -354,7 +354,7 @@ class Rewriting:
     # --- compaction -----------------------------------------------------------------------------
 
     async def _compact(self, coordinator: int) -> None:
-        """Compact the partitions of one batch coordinator that are due, the dirtiest first."""
+        """Compact the due partitions of one batch coordinator, the most urgent partition first."""
         image = self._cluster.image
         owned = [
             partition
@@ -379,7 +379,7 @@ class Rewriting:
             self._note_success(COMPACTION)
 
     async def _choose(self, coordinator: int, partition: _Partition) -> Compaction | None:
-        """Return the round that a partition could have, unless damaged bytes are in its way."""
+        """Plan the next compaction of a partition; None without work or with a damaged run."""
         runs = await self._runs_of(coordinator, partition)
         cleaning = await self._cleaning(coordinator, partition) if runs else None
         if cleaning is None:
@@ -400,7 +400,7 @@ class Rewriting:
         return choice
 
     async def _cleaning(self, coordinator: int, partition: _Partition) -> Cleaning | None:
-        """Ask the coordinator how far a partition is cleaned; None if it has no such partition."""
+        """Request a partition's compaction progress from the coordinator; None if unknown there."""
         request = rewriting.DescribeCleaningRequest(
             coordinator_partition=coordinator,
             topics=(
@@ -451,7 +451,7 @@ class Rewriting:
     # --- tasks ----------------------------------------------------------------------------------
 
     async def _execute(self, kind: str, coordinator: int, task: Task) -> None:
-        """Run a task, and count what it did; a failure is logged and left to the next pass."""
+        """Run a merge or compaction task and count the results; log a failed task."""
         counters = self.counters.kinds[kind]
         epoch = self._epoch
         if epoch is None:
@@ -490,7 +490,7 @@ class Rewriting:
         self._note(kind, report)
 
     def _note(self, kind: str, report: Report) -> None:
-        """Count what a task did, and remember damaged runs."""
+        """Add the results of a task to the counters, and record its damaged runs."""
         counters = self.counters.kinds[kind]
         counters.read_bytes += report.read_bytes
         counters.written_bytes += report.written_bytes
@@ -510,7 +510,7 @@ class Rewriting:
         self.counters.kinds[kind].last_success = asyncio.get_running_loop().time()
 
     def success_ages_s(self) -> dict[str, float]:
-        """Return the seconds since the last success of each kind of task; infinite without one."""
+        """Return the seconds since each kind of task succeeded last; infinite before the first."""
         now = asyncio.get_running_loop().time()
         times = {kind: counts.last_success for kind, counts in self.counters.kinds.items()}
         return {kind: inf if time is None else now - time for kind, time in times.items()}
@@ -541,7 +541,7 @@ class Rewriting:
 
 
 def compaction_settings(image: MetadataImage, topic: TopicImage) -> CompactionSettings:
-    """Return the settings of a topic that decide when it is compacted."""
+    """Return a topic's compaction lags and dirty ratio from the cluster image."""
     return CompactionSettings(
         _number(image, topic, "min.compaction.lag.ms"),
         _number(image, topic, "max.compaction.lag.ms"),
@@ -554,7 +554,7 @@ def _number(image: MetadataImage, topic: TopicImage, name: str) -> int:
 
 
 def _expiry(image: MetadataImage, topic: TopicImage, now_ms: int) -> int | None:
-    """Return the time before which a topic's records are about to be deleted, or None."""
+    """Return the timestamp (ms) below which retention soon deletes records of a topic, or None."""
     if DELETE not in cleanup_policies(image, topic.name):
         return None
     keep_ms = _number(image, topic, "retention.ms")
@@ -562,7 +562,7 @@ def _expiry(image: MetadataImage, topic: TopicImage, now_ms: int) -> int | None:
 
 
 def _partitions_of(image: MetadataImage, coordinator: int) -> list[_Partition]:
-    """Return the partitions of a batch coordinator, by topic id."""
+    """Return the partitions of a batch coordinator, sorted by topic id and index."""
     return [
         _Partition(topic, index)
         for topic in sorted(image.topics.values(), key=lambda topic: topic.topic_id.bytes)

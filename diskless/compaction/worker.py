@@ -40,7 +40,7 @@ class Worker(Protocol):
     """Runs one task at a time."""
 
     async def run(self, task: Task, settings: RewriterSettings, callbacks: Callbacks) -> Report:
-        """Run a task to its end.
+        """Run a merge or compaction task to its end.
 
         Raises:  TaskFailedError, and the errors of the callbacks.
         """
@@ -53,12 +53,12 @@ class Throttle:
     """Delays work so that it does not exceed a number of bytes a second, over time."""
 
     def __init__(self, bytes_per_second: int) -> None:
-        """Create a throttle; 0 bytes per second mean no limit."""
+        """Create a throttle of reads and uploads; 0 bytes per second mean no limit."""
         self._rate = bytes_per_second
         self._free_at = 0.0
 
     async def take(self, size_bytes: int) -> None:
-        """Wait until the bytes taken before have had their time."""
+        """Wait until the bytes taken by earlier calls are within the rate limit."""
         if not self._rate:
             return
         now = asyncio.get_running_loop().time()
@@ -90,14 +90,14 @@ class ThrottledStore:
         return self._store.list_objects(prefix)
 
     async def close(self) -> None:
-        """Close the store below."""
+        """Close the object store that this store throttles."""
         await self._store.close()
 
 
 async def run_task(
     store: ObjectStorage, task: Task, settings: RewriterSettings, callbacks: Callbacks
 ) -> Report:
-    """Run a task in this process.
+    """Run a merge or compaction task in this process.
 
     Raises:  StorageError, and the errors of the callbacks.
     """

@@ -131,7 +131,7 @@ class ObjectCache:
             self._keep(cached, len(data))
 
     def forget(self, key: str) -> None:
-        """Drop all cached ranges of an object, because its bytes are damaged or it was deleted."""
+        """Drop all cached ranges of an object that was deleted or has damaged bytes."""
         for cached in list(self._ranges.get(key, ())):
             if cached in self._kept:
                 self._drop(cached)

@@ -464,7 +464,7 @@ def _resolve(
     topic: FetchRequest.FetchTopic,
     asked: FetchRequest.FetchTopic.FetchPartition,
 ) -> _RequestedPartition | _PartitionResult:
-    """Return the coordinator and ids of a requested partition, or an error if it is unknown."""
+    """Return a requested partition's coordinator and ids, or the error of an unknown partition."""
     by_id = version >= FIRST_WITH_TOPIC_IDS
     found: TopicImage | None = (
         image.topics.get(topic.topic_id) if by_id else image.topic(topic.topic)

@@ -249,7 +249,7 @@ class ProduceService:
             )
 
     def _validate_inline(self, request: ProduceRequest, produced: PendingProduce) -> bool:
-        """Validate compressed batches on the event loop; return False if they need a thread."""
+        """Validate compressed batches on the event loop; return False if a thread is needed."""
         if takes_long(_batches(request)):
             return False
         image = self._cluster.image

@@ -54,7 +54,7 @@ class Destination:
         self._rack = rack
 
     def broker_elsewhere(self, topic_id: UUID, partition: int) -> int | None:
-        """Return the other broker for a partition's batches, or None if this broker takes them."""
+        """Return the other broker for a partition's batches, or None for this broker."""
         return self._spreading.send_on(self._producer, self._rack, topic_id, partition)
 
 

@@ -106,7 +106,7 @@ class FaultyStore:
         await self._store.close()
 
     async def _before(self, operation: str, key: str) -> Fault | None:
-        """Choose a random fault for an operation; raise the fault if it prevents the operation."""
+        """Choose a random fault for an operation; raise an error if the operation must fail."""
         for rule in self.rules:
             if operation not in rule.operations or self._random.random() >= rule.probability:
                 continue

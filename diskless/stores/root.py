@@ -43,7 +43,7 @@ class StoreRoot:
 
     @property
     def is_new(self) -> bool:
-        """Return whether the directory had no files and no store mark when it was opened."""
+        """Return whether the opened directory was empty, without files and without a store mark."""
         return self._id is None and self._was_empty
 
     def mark(self) -> None:

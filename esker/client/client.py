@@ -155,7 +155,7 @@ class KafkaClient:
         return await rpc.call(request, response, version if most is None else min(version, most))
 
     async def ask_any(self, request: Request, response: type[R], *, most: int | None = None) -> R:
-        """Send a request to one broker after the other until one answers. Raises ClientError."""
+        """Send a request to each broker in turn until a broker answers. Raises ClientError."""
         failures: dict[str, None] = {}
         unserved: NetError | None = None
         is_silent = False

@@ -62,7 +62,7 @@ class Profiles:
         return option or os.environ.get(PROFILE_VARIABLE) or self.default
 
     def __getitem__(self, name: str) -> Mapping[str, str]:
-        """Return the properties of a profile. Raises ProfileError if the file does not have it."""
+        """Return the properties of a profile. Raises ProfileError if no such profile exists."""
         if name not in self.by_name:
             known = f"it has {', '.join(self.by_name)}" if self.by_name else "it has none"
             raise ProfileError(f"{self.path}: no profile {name!r}: {known}")

@@ -61,7 +61,7 @@ class CommandGroup(typer.Typer):
         )
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-        """Register a function as a command, as Typer does, and add Kafka's options to it."""
+        """Register a function as a command, as Typer does, with Kafka's options added."""
         register = super().command(name, **settings)
 
         def decorate(function: Callable[..., None]) -> Callable[..., None]:

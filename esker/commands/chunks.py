@@ -160,7 +160,7 @@ def _fields(topic: str, partition: int, start: int, refusal: str | None) -> dict
 
 
 def _show(results: list[_Result], *, as_json: bool) -> None:
-    """Print the result for each requested chunk, and exit with 1 if one is refused."""
+    """Print the result for each requested chunk; exit with 1 after any refusal."""
     done = [f"{result.name}: {result.success}" for result in results if result.refusal is None]
     chunks = [result.fields for result in results]
     show({"chunks": chunks}, "\n".join(done), as_json=as_json)

@@ -26,7 +26,7 @@ from records.kafka_errors import error_name
 from records.rpc.objects import DescribeDisklessTopicsRequest
 from records.rpc.rewriting import DescribeCleaningRequest, DescribeCleaningResponse
 
-app = CommandGroup("Describe how far topics are merged and compacted.")
+app = CommandGroup("Describe the unfinished merging and compaction of topics.")
 
 EXAMPLE: Final = "Example: esker compaction describe orders --json"
 AT_ONCE: Final = 1_000
@@ -37,7 +37,7 @@ _Found = DescribeCleaningResponse.Topic.Partition
 
 @app.callback(epilog=EXAMPLE)
 def compaction() -> None:
-    """Describe how far topics are merged and compacted."""
+    """Describe the unfinished merging and compaction of topics."""
 
 
 class _Backlog(NamedTuple):
@@ -54,12 +54,12 @@ class _Backlog(NamedTuple):
 
     @property
     def gets_per_mib(self) -> float | None:
-        """Return the GETs a MiB of a consumer that reads the whole partition now."""
+        """Return the GETs per MiB that a consumer of the whole partition needs now."""
         return _ratio(self.runs, self.stored_bytes)
 
     @property
     def merged_gets_per_mib(self) -> float | None:
-        """Return the same after a complete merge."""
+        """Return the GETs per MiB that a consumer needs once all runs are merged."""
         return _ratio(self.merged_runs, self.stored_bytes)
 
 
@@ -71,7 +71,7 @@ def describe(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 5000,
 ) -> None:
-    """Print what is left to merge and to compact in each partition.
+    """Print the runs, the dirty ratio and the GETs per MiB of each partition.
 
     A consumer that reads a partition from its beginning sends a GET for each of its Runs, which are
     GetsPerMiB now and MergedGetsPerMiB after a merge. DirtyRatio is the part of the partition's
@@ -95,7 +95,7 @@ def describe(
 def _describe(
     cluster: Target, coordinator: int, names: tuple[str, ...], timeout_ms: int
 ) -> list[_Backlog]:
-    """Return the backlog of a batch coordinator's partitions, or end the command on an error."""
+    """Return the unfinished merging and compaction of one coordinator's partitions."""
     described = ask_coordinator(
         cluster,
         coordinator,

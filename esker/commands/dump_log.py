@@ -335,7 +335,7 @@ def _print_error(text: str) -> None:
 
 
 def _human_printer() -> HumanPrinter:
-    """Return a printer for a terminal, or one that prints 100 columns of plain text elsewhere."""
+    """Return a printer for a terminal, or for plain text of 100 columns without a terminal."""
     if not sys.stdout.isatty():
         return HumanPrinter(width=PIPED_WIDTH)
     from rich.console import Console

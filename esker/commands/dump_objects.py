@@ -43,7 +43,7 @@ class Objects:
     _cluster: Cluster | None = field(default=None, init=False)
 
     def find(self, name: str) -> ObjectBytes | None:
-        """Return the WAL object that an argument names, or None if it names an ordinary file.
+        """Return the WAL object that an argument names, or None for an ordinary file.
 
         Raises:  NoSuchObjectError, StorageError, OSError, ClientError.
         """

@@ -39,7 +39,7 @@ def interruptible(main: Coroutine[Any, Any, None]) -> None:
 
 
 def still_trying(why: str) -> None:
-    """Print on standard error why a command retries, so that the command does not seem to hang."""
+    """Print on standard error the reason for a retry, so that the command does not seem to hang."""
     typer.echo(f"esker: still trying: {why}", err=True)
 
 

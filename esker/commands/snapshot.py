@@ -348,7 +348,7 @@ def take_command(
         ),
     ] = 60_000,
 ) -> None:
-    """Take a checkpoint on each node, one node after the other, and wait until it is durable.
+    """Take a checkpoint on each node, one node after the other, and wait until each is durable.
 
     A log is truncated only once every live replica has a checkpoint, so the default is all nodes.
     Exit code 0: each node took one. 1: a node failed or does not respond.

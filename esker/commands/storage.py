@@ -95,7 +95,7 @@ def format_command(
 
 @app.command(epilog="Example: esker storage info node1.properties")
 def info(config: ConfigFile, as_json: AsJson = False) -> None:
-    """Print the node and cluster ids of a log directory; exit with 1 if it is not formatted."""
+    """Print the node and cluster ids of a log directory; exit with 1 without them."""
     loaded = load_or_exit(config)
     try:
         meta, records = open_storage(loaded)

@@ -70,7 +70,7 @@ def _checkpoint(files: FileSystem, path: Path, tally: Tally) -> Iterator[FileSta
 
 
 def origin_remark(checkpoint: Checkpoint) -> str:
-    """Return a remark on which program wrote a checkpoint, as the checkpoint's footer shows."""
+    """Return a remark that names the program that wrote a checkpoint, from its footer."""
     match checkpoint.origin:
         case Origin.ESKER:
             return "whole: count and checksum in the footer are right"

@@ -150,7 +150,7 @@ def object_at_url(url: str, endpoint: str | None, region: str | None) -> S3Objec
 def find_object(
     name: str, place: Path | S3Place, *, coordinator: int, cluster: Cluster | None
 ) -> FileObject | S3Object:
-    """Open a WAL object, found by its key or by its id.
+    """Open a WAL object by its key or by its id.
 
     Args:    coordinator: which partition of `__diskless-metadata` gave the id.
     Raises:  NoSuchObjectError, StorageError, OSError.

@@ -17,7 +17,7 @@ SECRET_WORDS: Final = ("password", "secret")
 
 
 def own_settings(given: Mapping[str, str]) -> tuple[OwnSetting, ...]:
-    """Return every setting of this process by its key, with defaults where none is given.
+    """Return every setting of this process, given or default, by its key.
 
     Args:  given: what stood in the node's file.
     """

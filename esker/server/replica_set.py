@@ -246,7 +246,7 @@ class ObservedCluster(LatestImage):
         return self._host.node_id
 
     def image_age_ms(self) -> float | None:
-        """Return the metadata image's maximum age in ms, or None if it never caught up."""
+        """Return the metadata image's maximum age in ms, or None if unknown."""
         return _age_ms(self._cluster_age)
 
     def metadata_offset(self) -> Offset:
@@ -258,7 +258,7 @@ class ObservedCluster(LatestImage):
         return self._replicas.get(coordinator)
 
     def replica_age_ms(self, coordinator: int) -> float | None:
-        """Return a replica's maximum age in ms, or None if it never caught up."""
+        """Return a replica's maximum age in ms, or None if unknown."""
         replica = self._replicas.get(coordinator)
         return None if replica is None else replica.age_ms
 
@@ -275,7 +275,7 @@ class ObservedCluster(LatestImage):
         return _age_ms(self._groups_age)
 
     def _take_image(self, image: MetadataImage) -> None:
-        """Publish a metadata image if it is newer than the published image, else ignore it."""
+        """Publish a metadata image unless the published image is as new or newer."""
         if image.offset <= self._image.offset:
             return
         if self._cluster_age is not None:

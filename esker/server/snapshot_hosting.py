@@ -59,7 +59,7 @@ class SnapshotKeeping:
         return SnapshotStore(files, directory, now_ms=monotonic_ms)
 
     def log_start(self, view: LogStartView) -> OffsetAndEpoch | None:
-        """Return the checkpoint where the log should start, or None to keep the log's start.
+        """Return the checkpoint where the log should start, or None to leave the start unchanged.
 
         Source: docs/design/snapshots.md#where-the-log-starts.
         """

@@ -131,7 +131,7 @@ def _strangers(store: ObjectStore, known: set[str]) -> list[str]:
 
 
 def check_range(store: ObjectStore, cluster_id: str, of: Range) -> RangeVerification:
-    """Read the files of one range and compare them with the range's manifest.
+    """Compare the files of one archive range with the range's manifest.
 
     Raises:  ArchiveError if the store fails.
     """

@@ -203,7 +203,7 @@ def archive_log(
 
 
 def _check_history(store: ObjectStore, log: Log, last: Range) -> None:
-    """Check that the log continues the archive; raise ForeignArchiveError if it does not."""
+    """Raise ForeignArchiveError unless the log continues the archived history."""
     archived, found = read_manifest(store, last).last_epoch, epoch_before(log, last.end_offset)
     if found is not None and found != archived:
         raise ForeignArchiveError(

@@ -181,7 +181,7 @@ def check_spans(log: str, parts: Sequence[SpanSummary], findings: Findings) -> N
 
 
 def summarise_span(log: str, span: Span, *, keeps_events: bool = True) -> SpanSummary:
-    """Read a span of the log once, check its batches, and return what the span contains.
+    """Read a span of the log once, check its batches, and return a summary of its contents.
 
     An unreadable record ends the reading: `unreadable` says why, and `log-readable` reports it.
 

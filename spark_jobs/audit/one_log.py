@@ -89,7 +89,7 @@ _SINCE_REWRITING: Final = {RunsState.schema().key, ObjectsState.schema().key}  #
 
 
 def is_rewriting(kind: tuple[int, int]) -> bool:
-    """Return whether a record type and version exist only where objects are rewritten."""
+    """Return whether only the rewriting of objects appends records of this type and version."""
     key, version = kind
     return key in _REWRITING or (key in _SINCE_REWRITING and version > 0)
 

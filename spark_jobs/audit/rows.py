@@ -243,7 +243,7 @@ def _ends_of_producers(rows: Rows, ends: EndState) -> None:
 
 
 def batch_of(rows: Rows, row: int) -> KeptBatch:
-    """Convert an accepted batch to the form in which its producer's state keeps it."""
+    """Convert the accepted batch of a row to a `KeptBatch` of its producer's state."""
     base = int(rows["base_sequence"][row])
     last = (base + int(rows["record_count"][row]) - 1) & MAX_SEQUENCE
     return KeptBatch(base, last, int(rows["base_offset"][row]), int(rows["log_offset"][row]))

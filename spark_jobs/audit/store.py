@@ -208,7 +208,7 @@ def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[ObjectClaim]:
 
 
 def inspect_objects(bucket: Bucket, claims: Sequence[ObjectClaim]) -> list[Inspection]:
-    """Look up in the store each object that the log claims to be there.
+    """Inspect in the object store each object that the log claims to exist.
 
     Raises:  StorageError if the store does not answer.
     """

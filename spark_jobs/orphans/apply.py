@@ -44,7 +44,7 @@ class OrphansPlan:
     """A plan in a file, which is verified when it is opened."""
 
     def __init__(self, path: Path) -> None:
-        """Open a plan's file and verify it.
+        """Open the file of a plan to remove orphans, and verify the file.
 
         Raises:  SealError; OSError.
         """

@@ -116,7 +116,7 @@ def find_dangling(
 def _look_up(
     store: ObjectStore, naming: Naming, coordinator: int, ids: Ids, sizes: Ids
 ) -> Iterator[LostObject]:
-    """Request each object from the store, and yield those that are missing or differ in size."""
+    """Request each object from the store, and yield objects that are missing or differ in size."""
 
     def look(candidate: tuple[int, int]) -> LostObject | None:
         object_id, size_bytes = candidate

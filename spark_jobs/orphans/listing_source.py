@@ -64,7 +64,7 @@ class ListingSource(DataSource):
         return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 (Spark's keyword)
-        """Return a reader that makes a new listing each time it is read."""
+        """Return a reader that lists the object store anew for each read."""
         return ListingReader(dict(self.options))
 
 
@@ -75,7 +75,7 @@ class ListingReader(DataSourceReader):
         self._options = {name.lower(): value for name, value in options.items()}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one partition for each task."""
+        """Return one Spark partition for each task that lists a part of the object store."""
         tasks = int(self._options.get("tasks", "32"))
         return [ListingPartition(SPREADS[first::tasks]) for first in range(tasks)]
 

@@ -158,7 +158,7 @@ def find_orphans(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> FoundOrphans:
-    """Read the logs after the store was listed, and combine their objects with the listing.
+    """Compare the objects of a listing with the logs, which are read after the listing.
 
     Args:    progress: called with the name of each log before it is read.
     Raises:  OrphansError if they are another cluster's; as `known_objects_at`.

@@ -92,7 +92,7 @@ def _is_leaders(link: QuorumLink, path: Path, snapshot_id: OffsetAndEpoch) -> bo
 
 
 def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> None:
-    """Download a checkpoint, resuming a partial file; delete the file if it is invalid."""
+    """Download a checkpoint, resuming a partial file; delete an invalid file."""
     download = PartDownload.begin(RealFileSystem(), directory, snapshot_id)
     try:
         complete = False
@@ -111,7 +111,7 @@ def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) ->
 
 
 def _drop_older(directory: Path, snapshot_id: OffsetAndEpoch) -> None:
-    """Delete the copies of older checkpoints; tasks with an open copy can still read it."""
+    """Delete the copies of older checkpoints, which tasks with an open file can still read."""
     for checkpoint in list_checkpoints(RealFileSystem(), directory):
         if checkpoint < snapshot_id:
             (directory / checkpoint_name(checkpoint)).unlink(missing_ok=True)

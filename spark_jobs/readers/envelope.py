@@ -187,7 +187,7 @@ def _control_row(key: bytes | None, value: Buffer | None) -> Row:
 
 
 def value_of(row: Row) -> bytes | None:
-    """Return the value of a row's metadata record with its frame, or None if it has no value."""
+    """Return the value of a row's metadata record with its frame, or None without a value."""
     body = row["body"]
     if body is None or row["control"]:
         return body

@@ -241,7 +241,7 @@ class ReplicaLogs:
 
 
 def _written_down(log_dir: Path) -> dict[str, int]:
-    """Return the high watermark of each log as the node last saved it."""
+    """Return the high watermark of each log that the node saved last."""
     try:
         found = read_high_watermarks(RealFileSystem(), log_dir)
     except FileNotFoundError:
@@ -250,7 +250,7 @@ def _written_down(log_dir: Path) -> dict[str, int]:
 
 
 def checked_cluster_id(cluster_id: str, source: str) -> str:
-    """Return a cluster id unchanged; raise LogsError if it is not a safe directory name.
+    """Return a cluster id that is safe as a directory name; raise LogsError for any other id.
 
     Raises:  LogsError.
 

@@ -63,7 +63,7 @@ class ObjectStore(Protocol):
         ...
 
     def head(self, key: str) -> StoredObject | None:
-        """Return the key, size and time of one object, or None if it does not exist.
+        """Return the key, size and time of one object, or None if no such object exists.
 
         Raises:  StorageError.
         """
@@ -160,7 +160,7 @@ class DirectoryStore:
             raise StorageError(self.uri, error.strerror or str(error)) from error
 
     def head(self, key: str) -> StoredObject | None:
-        """Return the key, size and time of one object, or None if its file does not exist."""
+        """Return the key, size and time of one object, or None if the file does not exist."""
         stored = self._guarded(key, lambda: self._objects.head(key))
         if stored is None and not self._root.is_dir():
             raise StorageError(self.uri, "no such directory")  # not mounted
@@ -187,7 +187,7 @@ class DirectoryStore:
         """Do nothing, because a directory store keeps no file open."""
 
     def _guarded(self, key: str, work: Callable[[], T]) -> T:
-        """Run a file operation on a key, and turn its OSError into a StorageError."""
+        """Run a file operation on a key, and turn an OSError into a StorageError."""
         try:
             return work()
         except FileExistsError:
@@ -223,7 +223,7 @@ class S3Store:
             yield from page
 
     def head(self, key: str) -> StoredObject | None:
-        """Return the key, size and time of one object, or None if the bucket does not have it."""
+        """Return the key, size and time of one object, or None if the bucket lacks the object."""
         try:
             return self._connected().head(key)[0]
         except ObjectNotFoundError:
@@ -248,7 +248,7 @@ class S3Store:
         return True
 
     def close(self) -> None:
-        """Close this process's S3 client, if there is one."""
+        """Close this process's S3 client, if the client was created."""
         if self._client is not None:
             self._client.close()
             self._client = None

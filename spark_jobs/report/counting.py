@@ -198,7 +198,7 @@ def _throughput(job: Counting, batches: _Batches) -> Iterator[pa.Table]:
 
 
 def _fan_in(batches: _Batches, at: Numbers, objects: int) -> pa.Table:
-    """Count objects by the number of topics and partitions in them."""
+    """Count objects by the number of topics and of partitions per object."""
     of_object, _ = _pairs(at, batches.topic)
     places = np.stack((at, batches.topic, batches["partition"]))
     partitions = np.unique(places, axis=1)[0]

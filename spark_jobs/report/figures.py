@@ -44,7 +44,7 @@ def figure(
     is_wide: bool = False,
     shape: tuple[float, float] | None = None,
 ) -> Figure:
-    """Build a figure from its drawing, or from the reason why it is empty.
+    """Build a figure of the page from its drawing, or from a reason why no data exists.
 
     The title is also the drawing's text alternative.
     """

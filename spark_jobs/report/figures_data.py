@@ -188,7 +188,7 @@ def object_sizes(report: Report, summary: Summary) -> Figure:
 
 
 def fan_in(report: Report, _: Summary) -> Figure:
-    """Draw the number of objects by the number of topics and partitions in them."""
+    """Draw the number of objects by the number of topics and of partitions per object."""
     rows = rows_of(report, "fan_in")
     draw, title = None, "How many partitions share an object."
     if rows:

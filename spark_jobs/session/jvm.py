@@ -75,7 +75,7 @@ class Jvm:
             late.cancel()
 
     def end(self, *, well: bool) -> None:
-        """End the JVM; if `well` is true, keep the class archive that it writes."""
+        """End the JVM; if `well` is true, store the class archive that the JVM writes."""
         with suppress(Py4JError, OSError):
             self.gateway.shutdown()
         SparkContext._gateway = None
@@ -191,7 +191,7 @@ def start_failure(error: BaseException, log: Path, start: int) -> SessionError:
 
 @contextmanager
 def hold_interrupts() -> Iterator[list[int]]:
-    """Collect interrupts (Ctrl-C) in the yielded list during the block instead of raising them."""
+    """Yield a list that collects interrupts (Ctrl-C), which the block does not raise."""
     held: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield held  # Ctrl-C is the main thread's

@@ -83,7 +83,7 @@ def parse_master(url: str | None) -> Master:
 
 
 def parse_memory(text: str) -> str:
-    """Parse a memory size, such as 2g, and return it in the JVM's form.
+    """Parse a memory size, such as 2g, into the JVM's form.
 
     Raises:  ValueError.
 

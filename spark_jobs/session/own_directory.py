@@ -20,7 +20,7 @@ _WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def make_private(directory: Path) -> bool:
-    """Create a directory if it is missing, and return whether it is private to this user.
+    """Create a missing directory; return whether the directory is private to this user.
 
     Raises:  OSError.
     """

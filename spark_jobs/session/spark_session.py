@@ -136,7 +136,7 @@ def start_session(
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop the session and its JVM; the next session starts a new one."""
+    """Stop the session and its JVM; the next session starts a new JVM."""
     global _running
     running, _running = _running, None
     if running is None:
@@ -160,7 +160,7 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def session(master: str | None = None, *, app: str, **given: Any) -> Iterator[SparkSession]:
-    """Start a Spark session for the block, and stop it afterwards.
+    """Start a Spark session for a `with` block, and stop the session afterwards.
 
     Args:    as of `start_session`.
     """

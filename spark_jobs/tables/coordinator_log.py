@@ -388,7 +388,7 @@ class CoordinatorLog:
 
 
 def _joined(ranges: _Ranges) -> _Ranges:
-    """Return ranges sorted, those that touch or overlap as one."""
+    """Sort ranges, and join ranges that touch or overlap."""
     joined: _Ranges = []
     for first, end in sorted(ranges):
         if joined and first <= joined[-1][1]:

@@ -254,7 +254,7 @@ class _Tables:
     def _replace(
         self, partition: Numbers, runs: Numbers, number: dict[tuple[str, int], int]
     ) -> tuple[Numbers, Numbers]:
-        """Put the runs of rewriters in the place of those that they replaced."""
+        """Replace older runs of batches by the runs of rewritten objects."""
         ranges = {number[place]: pairs for place, pairs in self._log.replaced.items()
                   if place in number}  # fmt: skip
         if not ranges:

@@ -124,7 +124,7 @@ def join_runs(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
 def is_covered(
     partition: Numbers, base_offsets: Numbers, ranges: dict[int, list[tuple[int, int]]]
 ) -> Mask:
-    """Return a mask of the runs that lie in a range which was replaced since.
+    """Return a mask of the runs that lie in one of the replaced ranges of their partition.
 
     Args:    partition: the number of each run's partition, rising.
              ranges: sorted and disjoint, (first, end) with an exclusive end, by partition number.

@@ -146,7 +146,7 @@ def archive(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
-    """Archive all committed records not archived yet; after an interruption run it again.
+    """Archive all committed records not archived yet; the next run resumes an interrupted run.
 
     Exit codes: 0 everything is archived; 1 --verify found offsets that were lost earlier; 4 the
     archive belongs to another cluster or history; 6 offsets were lost now, or --verify found

@@ -70,7 +70,7 @@ def inputs_of(
     endpoint: str | None = None,
     region: str | None = None,
 ) -> Inputs:
-    """Return where the logs are, from --log-dir, --bootstrap-controller or --archive.
+    """Return the location of the logs, from --log-dir, --bootstrap-controller or --archive.
 
     Args:    endpoint, region: those of an archive's bucket (`esker.commands.spark.store`).
     Raises:  typer.BadParameter unless they name one place.

@@ -175,7 +175,7 @@ def plan(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 10_000,
 ) -> None:
-    """Plan the removal of objects that two listings found in the store without any reference.
+    """Plan to remove the objects that two listings of the store have and that no log refers to.
 
     Changes nothing: the plan is a file, to be shown and applied within an hour.
     """
@@ -220,7 +220,7 @@ def plan(
 
 @app.command(epilog=SHOW_EXAMPLE)
 def show(file: PlanFile, as_json: AsJson = False) -> None:
-    """Print a plan to remove orphaned objects, and what its listing of the store found."""
+    """Print a plan to remove orphaned objects, and the object counts of its listing."""
     _print_plan(_read(file), as_json=as_json)
 
 

@@ -127,7 +127,7 @@ def plan(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 10_000,
 ) -> None:
-    """Plan what retention removes from topics with esker.retention.enforcer=external|both.
+    """Plan retention of topics whose esker.retention.enforcer is external or both.
 
     Changes nothing: the plan is a file, to be shown and applied within an hour.
     """

@@ -84,7 +84,7 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
     (without_flags, compact_random_partitions),
     (
         whatever_the_policy,
-        test_service.test_a_policy_that_flips_ends_the_compaction_before_its_next_replacement,
+        test_service.test_removing_compact_from_the_cleanup_policy_ends_compaction_before_its_next_replacement,
     ),
 ]
 

@@ -61,7 +61,7 @@ def test_a_forked_test_process_has_its_own_arguments_directory_and_environment(
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
-def test_an_error_in_a_forked_test_process_is_printed_and_ends_the_process_with_exit_code_1(
+def test_a_forked_test_process_that_raises_an_error_prints_the_error_and_exits_with_code_1(
     program: Path, *, fresh: bool
 ) -> None:
     process, output = run(program, "raise", fresh=fresh)

@@ -247,7 +247,7 @@ def test_a_broker_creates_many_missing_topics_by_several_controller_requests() -
 # --- racks ----------------------------------------------------------------------------------------
 
 
-def test_metadata_directs_clients_to_leaders_in_their_own_rack() -> None:
+def test_metadata_names_partition_leaders_in_the_rack_of_the_requesting_client() -> None:
     async def story(front: Front) -> None:
         await front.world.create("t", 8)
         for rack, brokers in (("a", {1}), ("b", {2, 3})):

@@ -331,7 +331,7 @@ def test_alter_configs_removes_the_settings_that_it_does_not_name(version: int) 
         (42, {"retention.ms": None}),
     ],
 )
-def test_alter_configs_refuses_a_bad_value_and_changes_nothing(
+def test_alter_configs_refuses_an_invalid_value_and_changes_no_setting(
     code: int, settings: dict[str, str | None]
 ) -> None:
     async def story(told: Story) -> None:

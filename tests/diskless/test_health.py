@@ -185,7 +185,7 @@ def test_a_broker_with_a_failing_store_starts_and_reports_the_fault() -> None:
     run(story)
 
 
-def test_a_fenced_broker_is_unready_and_reports_no_fault_of_its_own() -> None:
+def test_a_fenced_broker_is_unready_and_reports_no_unready_reason_to_the_controller() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world, running_broker(world) as broker:
             registration = broker._registration

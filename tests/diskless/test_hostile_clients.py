@@ -353,7 +353,7 @@ def test_a_thousand_idle_clients_do_not_delay_requests_of_other_clients() -> Non
     on_a_broker(story)
 
 
-def test_a_broker_keeps_no_task_and_no_memory_for_disconnected_clients() -> None:
+def test_a_broker_has_neither_tasks_nor_memory_for_clients_that_disconnected() -> None:
     """No tasks, group members or request memory remain."""
 
     async def story(scene: Scene) -> None:

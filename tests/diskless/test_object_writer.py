@@ -146,7 +146,7 @@ def outcomes(world: World) -> set[int]:
     return {sent.results[0].error for sent in world.sent}
 
 
-def test_an_object_writer_without_leased_ids_uploads_nothing() -> None:
+def test_an_object_writer_without_leased_object_ids_uploads_no_object() -> None:
     world = quiet()
     world.coordinator.away = 1.0
     lives(world)
@@ -204,7 +204,7 @@ def test_closing_an_object_writer_ends_although_the_outcomes_of_some_batches_sta
     assert {sent.results[0] for sent in world.sent} == {UNKNOWN}
 
 
-def test_a_batch_larger_than_the_buffer_becomes_an_object_of_its_own() -> None:
+def test_an_object_writer_uploads_a_batch_larger_than_the_buffer_as_a_separate_object() -> None:
     world = quiet(settings=WriterSettings(commit_interval_ms=10_000, buffer_max_bytes=1_000))
     lives(world)
     assert outcomes(world) == {0}

@@ -469,7 +469,7 @@ def test_a_timestamp_lookup_retries_a_missing_object_and_then_returns_a_storage_
     tell(story)
 
 
-def test_a_timestamp_lookup_in_a_damaged_object_fails_only_its_own_partition() -> None:
+def test_a_timestamp_lookup_in_a_damaged_object_fails_only_the_partition_of_the_damage() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(100)])
         await told.stored.commit("t", [batch(100)], partition=1)

@@ -35,7 +35,7 @@ def test_the_leader_of_a_partition_does_not_depend_on_the_order_of_brokers(
 
 
 @given(brokers, racks)
-def test_placement_chooses_a_leader_in_the_clients_rack_if_the_rack_has_a_broker(
+def test_placement_chooses_a_partition_leader_in_the_clients_rack_if_the_rack_has_a_broker(
     found: list[PlacedBroker], rack: str | None
 ) -> None:
     near = {broker.broker_id for broker in found if rack is not None and broker.rack == rack}
@@ -68,7 +68,7 @@ def test_placement_spreads_the_leaders_of_partitions_evenly_over_brokers() -> No
     assert max(shares) < 1.15 * min(shares), shares
 
 
-def test_placement_chooses_no_leader_if_there_is_no_broker() -> None:
+def test_placement_chooses_no_partition_leader_in_a_cluster_without_brokers() -> None:
     assert leader(UUID(int=1), 0, None, []) is None
 
 
@@ -129,7 +129,7 @@ def test_partition_leaders_are_preferred_brokers_or_any_broker_if_none_is_prefer
     assert preferred_brokers([unready]) == [unready]
 
 
-def test_a_broker_remembers_a_bounded_number_of_consumer_redirects() -> None:
+def test_a_broker_stores_the_times_of_a_bounded_number_of_consumer_redirects() -> None:
     redirects = Redirects()
     for partition in range(MAX_REMEMBERED + 10):
         redirects.preferred_broker("c", TOPIC, partition, "b", HERE, [HERE, THERE], 0)

@@ -300,7 +300,7 @@ def test_slow_produce_validation_does_not_delay_other_connections(
     claim(work)
 
 
-def test_a_produce_validates_each_partition_on_its_own() -> None:
+def test_a_produce_response_has_a_separate_error_for_each_invalid_partition() -> None:
     async def work(broker: Broker) -> None:
         spoiled = bytearray(batch())
         spoiled[-1] ^= 1

@@ -40,7 +40,9 @@ def naming(topics: int, partitions: int, *, size: int = 0) -> ProduceRequest:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_produce_that_names_too_many_items_is_refused(version: int) -> None:
+def test_a_broker_refuses_a_produce_request_with_too_many_topics_or_partitions(
+    version: int,
+) -> None:
     check(encode_message(naming(1, MAX_NAMED - 1), version), version)
     check(encode_message(naming(10, 10, size=100_000), version), version)
     for topics, partitions in ((1, MAX_NAMED), (2, MAX_NAMED // 2), (MAX_NAMED + 1, 0)):

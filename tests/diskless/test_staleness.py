@@ -45,7 +45,7 @@ def claim(work: Callable[[Scene], Awaitable[None]]) -> None:
     run(on_loop)
 
 
-def test_the_age_limit_of_a_replica_is_half_of_the_file_deletion_delay() -> None:
+def test_the_age_limit_of_a_brokers_replica_is_half_of_the_file_deletion_delay() -> None:
     age_ms: float | None = None
     staleness = Staleness(lambda _: age_ms, file_delete_delay_ms=60_000)
     assert not staleness.may_serve(0), "a replica that was never level serves nothing"
@@ -83,7 +83,7 @@ def test_a_waiting_fetch_fails_when_its_replica_becomes_stale() -> None:
     claim(work)
 
 
-def test_a_replica_that_never_caught_up_serves_no_fetch() -> None:
+def test_a_broker_whose_replica_never_caught_up_serves_no_fetch() -> None:
     async def work(scene: Scene) -> None:
         two = scene.two
         two.cluster.ages_ms[0] = None
@@ -130,7 +130,7 @@ def test_deleted_offsets_get_offset_out_of_range_only_after_the_coordinators_rea
     claim(work)
 
 
-def test_without_a_leader_a_broker_serves_batches_until_its_replica_is_stale() -> None:
+def test_a_broker_serves_batches_without_a_quorum_leader_until_its_replica_is_stale() -> None:
     async def work(scene: Scene) -> None:
         world = scene.world
         two = scene.two

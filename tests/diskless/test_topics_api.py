@@ -232,7 +232,7 @@ def test_delete_topics_deletes_topics_by_name_at_every_version(version: int) -> 
     tell(story)
 
 
-def test_a_topic_named_twice_in_create_partitions_grows_once() -> None:
+def test_create_partitions_refuses_the_second_entry_of_a_topic_named_twice() -> None:
     """The second entry is refused, and its count is not awaited."""
 
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
@@ -324,7 +324,7 @@ def test_a_topic_that_is_deleted_and_created_again_has_a_new_topic_id() -> None:
     tell(story)
 
 
-def test_a_pending_create_topics_request_is_answered_when_the_topic_is_deleted() -> None:
+def test_a_waiting_create_topics_request_is_answered_when_its_topic_is_deleted() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         for replica in world.cluster(1).replicas.values():
             replica.paused = True

@@ -99,7 +99,7 @@ def test_produce_validation_accepts_a_valid_batch_unchanged(codec: Compression) 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("header", [0, -1, -(2**63), 2**63 - 1, NOW + 8])
-def test_the_max_timestamp_of_a_batch_is_set_to_that_of_its_records(
+def test_produce_validation_sets_a_batchs_max_timestamp_to_the_greatest_of_its_records(
     codec: Compression, header: int
 ) -> None:
     honest = batch(NOW, NOW + 7, NOW + 2, codec=codec)
@@ -112,7 +112,9 @@ def test_the_max_timestamp_of_a_batch_is_set_to_that_of_its_records(
     assert lying != honest, "the request's own bytes are left alone"
 
 
-def test_the_max_timestamp_of_records_without_timestamps_is_set_to_minus_1() -> None:
+def test_produce_validation_sets_the_max_timestamp_of_records_without_timestamps_to_minus_1() -> (
+    None
+):
     lying = changed(batch(-1, -1), 35, struct.pack(">q", NOW))
     outcome = validate(lying, 9, RULES, NOW)
     assert isinstance(outcome, Accepted)
@@ -125,7 +127,7 @@ def test_a_produce_request_with_no_or_several_batches_for_a_partition_is_refused
     assert refused(batch() + b"\0") == ErrorCode.INVALID_RECORD
 
 
-def test_produced_bytes_that_are_no_record_batch_are_refused_as_corrupt() -> None:
+def test_produce_validation_refuses_bytes_that_are_no_record_batch_as_corrupt() -> None:
     spoiled = batch()
     spoiled[-1] ^= 1
     assert refused(spoiled) == ErrorCode.CORRUPT_MESSAGE
@@ -167,7 +169,9 @@ def test_produce_validation_refuses_control_records_of_a_producer() -> None:
 
 
 @pytest.mark.parametrize("log_append_time", [False, True])
-def test_a_producer_batch_with_log_append_time_is_refused(log_append_time: bool) -> None:
+def test_produce_validation_refuses_a_batch_with_log_append_time_from_a_producer(
+    log_append_time: bool,
+) -> None:
     """Consumers would take the header's greatest time for that of every record, and look-ups by
     time would not. Source: upstream's LogValidator, validateTimestamp."""
     rules = RULES._replace(log_append_time=log_append_time)
@@ -182,7 +186,7 @@ def test_a_produced_batch_with_a_producer_id_but_no_epoch_or_sequence_is_refused
         assert refused(batch(producer=producer)) == ErrorCode.INVALID_RECORD
 
 
-def test_a_batch_with_a_codec_that_its_produce_version_lacks_is_refused() -> None:
+def test_produce_validation_refuses_a_batch_with_a_codec_that_its_produce_version_lacks() -> None:
     assert refused(batch(codec=Compression.ZSTD), 6) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert isinstance(validate(batch(codec=Compression.ZSTD), 7, RULES, NOW), Accepted)
     unknown = changed(batch(), 21, struct.pack(">h", 6))
@@ -329,7 +333,7 @@ def bomb(codec: Compression, size_bytes: int) -> bytearray:
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_a_batch_that_decompresses_beyond_the_limit_is_refused_as_too_large(
+def test_produce_validation_refuses_a_batch_that_decompresses_beyond_the_limit_as_too_large(
     codec: Compression,
 ) -> None:
     exactly = len(records_of(read_batch(bomb(codec, MIB))))

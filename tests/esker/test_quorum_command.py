@@ -96,7 +96,7 @@ def test_quorum_describe_of_an_unreachable_address_is_a_one_line_error():
     assert "127.0.0.1:1" in shown.stderr
 
 
-def test_a_node_that_cannot_start_prints_a_one_line_error(quorum, tmp_path: Path):
+def test_a_node_that_cannot_start_prints_an_error_of_one_line(quorum, tmp_path: Path):
     file = tmp_path / "node.properties"
     text = quorum.properties(1).read_text()
     file.write_text(text.replace(str(quorum.home / "1"), str(tmp_path / "empty")))

@@ -115,7 +115,7 @@ def test_snapshot_list_of_an_unreachable_quorum_is_a_one_line_error():
         assert "127.0.0.1:1" in shown.stderr
 
 
-def test_snapshot_list_reports_a_stopped_node_and_lists_the_others(quorum):
+def test_snapshot_list_reports_a_stopped_node_and_lists_the_checkpoints_of_running_nodes(quorum):
     quorum.kill(3)
     try:
         shown = esker(quorum, "snapshot", "list", "--json", "--group", CLUSTER)

@@ -56,7 +56,7 @@ def test_the_bootstrap_file_has_the_metadata_version_before_the_internal_topics(
     assert all(p.replicas == p.isr == (1, 2, 3) for p in partitions)
 
 
-def test_a_cluster_formatted_at_level_1_has_no_esker_version_record(tmp_path):
+def test_a_cluster_formatted_at_esker_version_1_has_no_esker_version_record(tmp_path):
     """Releases before the feature then read its log, and may join."""
     config = config_in(tmp_path / "a")
     levels = {"esker.version": 1, "metadata.version": 20}

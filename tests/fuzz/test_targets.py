@@ -31,13 +31,17 @@ def run(target: Target, samples: list[bytes], rng: Random) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_decoder_accepts_its_samples_or_raises_a_declared_error(name: str) -> None:
+def test_each_fuzzed_decoder_accepts_its_sample_inputs_or_raises_a_declared_error(
+    name: str,
+) -> None:
     for data in samples_of(name):
         feed(TARGETS[name], data)
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_decoder_raises_only_declared_errors_on_damaged_bytes(name: str) -> None:
+def test_each_fuzzed_decoder_raises_only_declared_errors_on_damaged_sample_inputs(
+    name: str,
+) -> None:
     rng, samples = Random(first_seed()), samples_of(name)
     for _ in range(INPUTS):
         run(TARGETS[name], samples, rng)
@@ -46,7 +50,9 @@ def test_a_decoder_raises_only_declared_errors_on_damaged_bytes(name: str) -> No
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 120)
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_decoder_raises_only_declared_errors_in_a_long_run_on_damaged_bytes(name: str) -> None:
+def test_each_fuzzed_decoder_raises_only_declared_errors_in_a_long_run_on_damaged_inputs(
+    name: str,
+) -> None:
     until, count = time.monotonic() + SECONDS, 0
     number = int.from_bytes(os.urandom(4))
     rng, samples = Random(number), samples_of(name)

@@ -136,7 +136,7 @@ def test_kafka_appends_to_a_log_written_by_esker_without_changing_its_bytes(
     assert changes[0].leader == NODE_ID, "Kafka elects a leader for our partition"
 
 
-def test_esker_opens_a_log_that_kafka_continued(continued: Path) -> None:
+def test_esker_opens_a_log_of_esker_to_which_kafka_appended_records(continued: Path) -> None:
     """Although its recovery point is the one we left before Kafka wrote."""
     log = Log.open(FILES, continued)
     try:

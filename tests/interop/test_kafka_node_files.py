@@ -166,7 +166,9 @@ def test_esker_writes_the_quorum_state_file_with_kafkas_bytes(node: Path, tmp_pa
     assert json.loads(written)["data_version"] == version
 
 
-def test_esker_writes_meta_properties_with_kafkas_content(node: Path, tmp_path: Path) -> None:
+def test_esker_writes_the_meta_properties_file_with_the_same_properties_as_kafka(
+    node: Path, tmp_path: Path
+) -> None:
     """Their bytes differ in the comment, where Java puts the date, and in the order of lines."""
     meta = read_meta_properties(FILES, node)
     assert meta.cluster_id == CLUSTER_ID

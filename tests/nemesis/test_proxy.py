@@ -55,7 +55,7 @@ def dial(links: Links) -> socket.socket:
 
 
 @pytest.mark.parametrize(("a", "b"), [(1, 2), (2, 1)])
-def test_bytes_that_a_stalled_network_proxy_held_back_arrive_after_the_fault_ends(
+def test_a_stalled_network_proxy_forwards_the_delayed_bytes_after_the_fault_ends(
     links: Links, a: int, b: int
 ) -> None:
     with dial(links) as one:
@@ -82,7 +82,7 @@ def test_connections_through_a_cut_network_proxy_are_reset_until_the_fault_ends(
     dial(links).close()
 
 
-def test_a_slowed_network_proxy_forwards_bytes_at_the_requested_rate(links: Links) -> None:
+def test_a_network_proxy_with_a_rate_limit_forwards_bytes_at_this_rate(links: Links) -> None:
     with dial(links) as one:
         links.drip(2, 1, 10_000)
         began = time.monotonic()

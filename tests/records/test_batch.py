@@ -200,7 +200,7 @@ def test_the_log_append_time_replaces_the_timestamp_of_every_record_in_a_batch()
     assert [record.timestamp for record in judge] == [5000, 5000]
 
 
-def test_iterating_over_batches_and_their_records_copies_no_bytes_of_them():
+def test_iterating_over_batches_and_their_records_copies_no_bytes_of_the_batches():
     first = build_value_batch([b"a", b"b"], base_offset=0, leader_epoch=1, timestamp=1)
     second = build_value_batch([b"c"], base_offset=2, leader_epoch=1, timestamp=1)
     buffer = first + second

@@ -77,7 +77,7 @@ class Named(NamedTuple):
     name: String
 
 
-def test_a_contradictory_message_declaration_is_refused() -> None:
+def test_declaring_a_message_with_contradictory_fields_raises_an_error() -> None:
     class TwoTags(Message):
         one: Annotated[Int32, tag(0)] = 0
         two: Annotated[Int32, tag(0)] = 0
@@ -106,7 +106,7 @@ def test_a_contradictory_message_declaration_is_refused() -> None:
             cls.schema()
 
 
-def test_a_message_class_without_a_docstring_is_refused() -> None:
+def test_declaring_a_message_class_without_a_docstring_raises_an_error() -> None:
     with pytest.raises(TypeError, match="docstring"):
         type(Message)("Mute", (Message,), {"__qualname__": "Mute", "__module__": __name__})
 

@@ -57,7 +57,7 @@ def test_a_record_is_encoded_at_the_lowest_version_that_holds_all_its_fields() -
         ("01 02 00", "TopicRecord v0, name at byte 0"),
     ],
 )
-def test_a_record_frame_that_kafka_would_not_write_is_refused(value: str, reason: str) -> None:
+def test_decoding_refuses_a_record_frame_that_kafka_never_writes(value: str, reason: str) -> None:
     with pytest.raises(MalformedMessageError, match=reason):
         decode_record(bytes.fromhex(value))
 

@@ -236,7 +236,7 @@ def test_kafka_python_and_esker_decode_each_others_compressed_batches(codec):
     assert [bytes(record.value) for record in iter_records(theirs)] == values
 
 
-def test_a_batch_with_a_codec_that_kafka_does_not_define_is_refused():
+def test_decoding_a_batch_with_a_codec_that_kafka_does_not_define_raises_an_error():
     for codec_id in (5, 6, 7):
         with pytest.raises(UnknownCodecError):
             codec_of(0xFFF8 | codec_id)

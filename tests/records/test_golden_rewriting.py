@@ -474,7 +474,7 @@ MESSAGES: list[Golden] = [
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=golden_name)
-def test_each_record_about_rewritten_objects_has_its_golden_bytes(golden: Golden) -> None:
+def test_each_log_record_about_rewritten_objects_has_its_golden_bytes(golden: Golden) -> None:
     record = golden.message
     assert isinstance(record, MetadataRecord)
     assert encode_record(record, golden.version).hex(" ") == golden.encoded.hex(" ")

@@ -10,7 +10,7 @@ from records.uuids import decode_uuid, encode_uuid
 
 
 @given(value=st.uuids())
-def test_a_uuid_is_printed_in_22_characters_and_parsed_again(value):
+def test_a_uuid_survives_printing_in_22_characters_and_parsing(value):
     assert len(encode_uuid(value)) == 22
     assert decode_uuid(encode_uuid(value)) == value
 
@@ -33,6 +33,6 @@ def test_printed_uuids_use_the_url_safe_base64_alphabet():
         "A" * 20 + "\n\n",
     ],
 )
-def test_text_that_is_not_a_uuid_is_refused_with_an_error_that_names_the_text(text):
+def test_parsing_text_that_is_not_a_uuid_raises_an_error_that_names_the_text(text):
     with pytest.raises(ValueError, match="is not a UUID as Kafka writes it"):
         decode_uuid(text)

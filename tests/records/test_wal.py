@@ -93,7 +93,7 @@ def test_a_wal_object_has_its_golden_bytes() -> None:
 
 
 @given(st.integers(0), st.integers(0, 7))
-def test_a_damaged_wal_object_is_detected(position: int, bit: int) -> None:
+def test_a_flipped_bit_anywhere_in_a_wal_object_is_detected(position: int, bit: int) -> None:
     whole = bytearray(two_partitions())
     whole[position % len(whole)] ^= 1 << bit
     with pytest.raises(RecordError):
@@ -108,7 +108,7 @@ def test_a_truncated_wal_object_is_detected(size_bytes: int) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_random_bytes_are_refused_as_a_wal_object(data: bytes) -> None:
+def test_reading_random_bytes_as_a_wal_object_raises_an_error(data: bytes) -> None:
     with pytest.raises(DamagedObjectError):
         read_footer(data)
 
@@ -180,7 +180,7 @@ def test_arbitrary_bytes_as_a_wal_footer_are_parsed_or_refused(footer: bytes) ->
         read_footer(footer + trailer)
 
 
-def test_a_deeply_nested_wal_footer_is_refused() -> None:
+def test_reading_a_deeply_nested_wal_footer_raises_an_error() -> None:
     footer = b"\x91" * 100_000
     trailer = TRAILER.pack(len(footer), crc32c(footer), len(footer) + TRAILER.size, b"EskrWAL1")
     with pytest.raises(DamagedObjectError):

@@ -104,7 +104,7 @@ def test_a_checkpoint_is_downloaded_to_the_real_file_system(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(ID)]
 
 
-def test_a_download_resumes_a_kept_partial_file_after_its_last_complete_batch():
+def test_a_checkpoint_download_resumes_a_partial_file_after_the_last_complete_batch():
     disk = new_disk()
     store = shelf_on(disk)
     fetch(store, limit=4).keep()
@@ -117,7 +117,7 @@ def test_a_download_resumes_a_kept_partial_file_after_its_last_complete_batch():
     assert disk.content(PATH) == WHOLE
 
 
-def test_a_download_that_resumes_a_complete_partial_file_requests_its_footer_again():
+def test_a_download_that_resumes_a_complete_partial_checkpoint_requests_the_footer_again():
     """No leader answers a position at the end: upstream's refuses it."""
     store = shelf_on(new_disk())
     fetch(store).keep()
@@ -127,7 +127,7 @@ def test_a_download_that_resumes_a_complete_partial_file_requests_its_footer_aga
     install(store)
 
 
-def test_a_download_replaces_the_partial_file_of_another_snapshot():
+def test_a_checkpoint_download_replaces_the_partial_file_of_another_snapshot():
     disk = new_disk()
     store = shelf_on(disk)
     strange = written(3).replace(b"\x00\x00\x00\x03\x02", b"\x00\x00\x00\x02\x02")  # epoch 2
@@ -200,7 +200,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
-def test_an_invalid_download_is_never_renamed_to_a_checkpoint(data):
+def test_an_invalid_downloaded_file_is_never_renamed_to_a_checkpoint(data):
     disk = new_disk()
     store = shelf_on(disk)
     download = store.receive(ID)
@@ -250,7 +250,7 @@ def test_a_checkpoint_of_a_java_leader_is_accepted_without_eskers_footer_fields(
     assert disk.content(PATH) == data
 
 
-def test_a_download_to_a_disk_that_fills_up_keeps_the_chunks_written_before():
+def test_a_checkpoint_download_to_a_disk_that_fills_up_leaves_the_chunks_written_before():
     disk = new_disk()
     store = shelf_on(disk)
     download = fetch(store, limit=3)
@@ -268,7 +268,7 @@ def test_a_download_to_a_disk_that_fills_up_keeps_the_chunks_written_before():
     assert disk.content(PATH) == WHOLE
 
 
-def test_a_download_whose_flush_fails_discards_its_partial_file(monkeypatch):
+def test_a_checkpoint_download_whose_flush_fails_discards_its_partial_file(monkeypatch):
     """Nobody knows what is on the disk after one."""
     monkeypatch.setattr(module, "FLUSH_EVERY_BYTES", 400)
     disk = new_disk()
@@ -323,7 +323,7 @@ def often(monkeypatch):
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("seed", seeds(12))
-def test_a_power_loss_during_a_download_leaves_a_complete_or_a_resumable_checkpoint(seed):
+def test_a_power_loss_during_a_checkpoint_download_leaves_a_complete_or_a_resumable_file(seed):
     disk = story_disk()
     full_story(disk)
     for step in range(disk.steps + 1):
@@ -351,7 +351,9 @@ def test_a_power_loss_during_a_download_leaves_a_complete_or_a_resumable_checkpo
     piece_bytes=st.integers(1, 400),
     seed=st.integers(0, 1 << 32),
 )
-def test_a_download_interrupted_in_any_way_ends_with_the_leaders_bytes(cuts, piece_bytes, seed):
+def test_an_interrupted_checkpoint_download_always_ends_with_the_bytes_of_the_leaders_file(
+    cuts, piece_bytes, seed
+):
     """Kept, or the power fails; then again, with pieces of another size."""
     disk, rng = new_disk(), random.Random(seed)
     for count, power_fails in cuts:
@@ -376,7 +378,7 @@ def test_the_checkpoint_store_keeps_at_most_one_partial_download():
     assert name.startswith(checkpoint_name(newer)[:20])
 
 
-def test_a_download_does_not_resume_the_partial_file_of_a_local_checkpoint():
+def test_a_checkpoint_download_does_not_resume_the_partial_file_of_a_local_checkpoint():
     """It is removed at the start: nobody knows whose bytes they would be joined to."""
     disk = new_disk()
     writer = CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME)

@@ -94,7 +94,7 @@ def test_a_checkpoint_holds_the_state_at_the_time_of_its_freeze():
     assert not node.machine._overlay
 
 
-def test_the_count_of_changed_records_survives_a_restart():
+def test_the_state_machine_hosts_count_of_changed_records_survives_a_restart():
     node = Hosted()
     node.write(*MANY)
     node.take()
@@ -108,7 +108,7 @@ def test_the_count_of_changed_records_survives_a_restart():
     assert (node.machine.changed_records, node.host.situation.bytes_since) == before
 
 
-def test_records_changed_while_a_checkpoint_is_written_count_towards_the_next_checkpoint():
+def test_records_that_change_during_a_checkpoint_count_towards_the_next_checkpoint():
     node = Hosted()
     node.write(*MANY)
     node.write((b"key-1", b"before"))
@@ -167,7 +167,7 @@ def test_a_checkpoint_request_for_a_state_that_has_a_checkpoint_returns_that_che
     assert node.host.generated == 1
 
 
-def test_a_checkpoint_requested_during_another_holds_all_records_applied_so_far():
+def test_a_checkpoint_requested_during_another_checkpoint_holds_all_records_applied_so_far():
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()
@@ -186,7 +186,9 @@ def test_a_checkpoint_requested_during_another_holds_all_records_applied_so_far(
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "fdatasync", "rename"])
-def test_after_a_disk_error_while_writing_a_checkpoint_the_host_keeps_applying_records(operation):
+def test_a_state_machine_host_keeps_applying_records_after_a_disk_error_during_a_checkpoint(
+    operation,
+):
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()
@@ -229,7 +231,7 @@ class _Unreadable:
         """Nothing is open."""
 
 
-def test_after_an_error_while_reading_a_frozen_state_the_host_keeps_applying_records(
+def test_a_state_machine_host_keeps_applying_records_after_an_error_of_a_frozen_state(
     monkeypatch, caplog
 ):
     node = Hosted()
@@ -294,7 +296,7 @@ def leader_with(count: int) -> tuple[Hosted, OffsetAndEpoch]:
     return leader, leader.take()
 
 
-def test_a_checkpoint_fetched_from_the_leader_replaces_the_state():
+def test_a_state_machine_host_replaces_its_state_by_a_checkpoint_fetched_from_the_leader():
     leader, newest = leader_with(30)
     node = Hosted()
     node.write(*MANY[:5])
@@ -340,7 +342,7 @@ def test_the_state_machine_host_never_loads_a_checkpoint_older_than_its_state():
     assert (node.host.loaded, node.machine.get(b"key-1")) == (0, b"newer")
 
 
-def test_a_checkpoint_being_written_is_abandoned_for_a_checkpoint_of_the_leader():
+def test_a_state_machine_host_abandons_its_own_checkpoint_for_a_checkpoint_of_the_leader():
     leader, newest = leader_with(90)
     node = Hosted()
     node.write(*MANY)
@@ -472,7 +474,7 @@ class ReadMachine(KeyValueMachine):
     on_wanted: Callable[[], None] | None = None
 
 
-def test_a_read_that_waits_for_committed_records_ends_the_state_machines_apply_delay():
+def test_a_read_that_waits_for_committed_records_ends_the_apply_delay_of_the_state_machine():
     node = Hosted(machine=ReadMachine, pace=Pace(apply_delay_ms=10.0))
     node.write((b"a", b"1"))
     node.loop.settle()
@@ -492,7 +494,7 @@ def test_a_read_that_waits_for_committed_records_ends_the_state_machines_apply_d
     assert node.loop.failure is None
 
 
-def test_a_new_leader_applies_committed_records_without_delay():
+def test_the_state_machine_host_of_a_new_leader_applies_committed_records_without_a_delay():
     node = Hosted(pace=Pace(apply_delay_ms=10.0))
     node.write((b"a", b"1"))
     node.loop.settle()
@@ -603,7 +605,7 @@ def test_a_restarted_state_machine_applies_only_records_after_its_stored_offset(
 
 
 @pytest.mark.parametrize("same_history", [True, False])
-def test_a_state_machine_ahead_of_a_new_checkpoint_keeps_its_state_if_their_epochs_agree(
+def test_a_state_machine_ahead_of_a_new_checkpoint_keeps_its_state_if_the_epochs_are_equal(
     same_history,
 ):
     """The log begins there, and what was to be compared is gone. Found by simulation, seed 255."""

@@ -75,7 +75,7 @@ def test_a_damaged_checkpoint_is_read_or_raises_a_record_error(edits, cut, again
     replacement=st.binary(min_size=1, max_size=8),
     in_data=st.booleans(),
 )
-def test_a_damaged_batch_with_a_valid_checksum_is_read_or_raises_a_record_error(
+def test_a_damaged_checkpoint_batch_with_a_valid_checksum_is_read_or_raises_a_record_error(
     at, replacement, in_data
 ):
     """A peer may send what it likes and checksum it."""

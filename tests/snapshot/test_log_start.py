@@ -117,7 +117,7 @@ NEW_LEADERS = [
 
 
 @pytest.mark.parametrize(("holders", "since_ms", "expected"), NEW_LEADERS)
-def test_a_new_leader_keeps_its_log_start_until_it_knows_the_progress_of_its_voters(
+def test_a_new_leader_does_not_move_its_log_start_while_the_progress_of_a_voter_is_unknown(
     holders, since_ms, expected
 ):
     assert log_start(holders, since_ms=NOW_MS - since_ms) == expected
@@ -241,6 +241,6 @@ def test_a_follower_without_a_checkpoint_does_not_advance_its_log_start():
 @pytest.mark.parametrize(
     "field", ["live_ms", "max_lag_ms", "max_retention_bytes", "archive_max_lag_bytes"]
 )
-def test_invalid_log_start_settings_are_refused_with_an_error_that_names_the_setting(field):
+def test_creating_invalid_log_start_settings_raises_an_error_that_names_the_setting(field):
     with pytest.raises(ValueError, match=field):
         LogStartSettings(**{field: -1})

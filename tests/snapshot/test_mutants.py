@@ -107,7 +107,7 @@ def ignores_the_witness(patch: pytest.MonkeyPatch) -> None:
 
 def power_losses() -> None:
     for seed in range(12):
-        test_download.test_a_power_loss_during_a_download_leaves_a_complete_or_a_resumable_checkpoint(
+        test_download.test_a_power_loss_during_a_checkpoint_download_leaves_a_complete_or_a_resumable_file(
             seed
         )
 
@@ -139,7 +139,7 @@ STORIES: list[tuple[Patch, Callable[[], None]]] = [
     (forgets_the_order, test_host.test_a_checkpoint_holds_the_state_at_the_time_of_its_freeze),
     (
         counts_from_publication,
-        test_host.test_records_changed_while_a_checkpoint_is_written_count_towards_the_next_checkpoint,
+        test_host.test_records_that_change_during_a_checkpoint_count_towards_the_next_checkpoint,
     ),
     (renames_before_the_flush, power_losses),
     (trusts_any_state, another_history),

@@ -92,6 +92,6 @@ def test_the_checkpoint_policy_has_kafkas_default_settings():
         {"max_interval_ms": -1},
     ],
 )
-def test_invalid_snapshot_settings_are_refused_with_an_error_that_names_the_setting(wrong):
+def test_creating_invalid_snapshot_settings_raises_an_error_that_names_the_setting(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         SnapshotSettings(**wrong)

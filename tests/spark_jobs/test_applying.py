@@ -103,7 +103,7 @@ def test_a_retention_plan_survives_writing_and_reading(tmp_path: Path) -> None:
         lambda text: "\n".join(text.splitlines()[1:]),
     ],
 )
-def test_a_damaged_retention_plan_file_is_refused(
+def test_reading_a_damaged_retention_plan_file_raises_an_error(
     tmp_path: Path, harm: Callable[[str], str]
 ) -> None:
     path = tmp_path / "plan"

@@ -108,7 +108,7 @@ def test_records_read_from_an_archive_equal_the_logs_records(
         assert 0 < len(rows[0]) <= end
 
 
-def test_reading_part_of_an_archive_opens_only_the_files_with_the_requested_offsets(
+def test_reading_an_offset_range_of_an_archive_opens_only_files_with_offsets_of_the_range(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     one_pass(logs, store)
@@ -122,7 +122,7 @@ def test_reading_part_of_an_archive_opens_only_the_files_with_the_requested_offs
     assert span.within(logs.end_offset, logs.end_offset + 5) is None
 
 
-def test_small_archive_files_are_read_together_and_large_files_separately(
+def test_an_archive_plans_one_span_for_small_files_and_separate_spans_for_large_files(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     done = one_pass(logs, store)

@@ -210,7 +210,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize(("errors", "told"), [([31] * 10_000, False), ([31], True)])
-def test_an_archived_offset_is_not_announced_while_the_leader_refuses_it(
+def test_an_archived_offset_does_not_count_as_announced_while_the_leader_refuses_the_fetch(
     monkeypatch: pytest.MonkeyPatch, errors: list[int], told: bool
 ) -> None:
     monkeypatch.setattr("spark_jobs.archive.hold.QuorumLink", Refusing)

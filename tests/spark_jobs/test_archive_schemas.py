@@ -206,7 +206,7 @@ def retype_to_number(schemas: dict[str, Schema]) -> None:
 @pytest.mark.parametrize(
     "change", [retype_to_number, add("topic", {"name": "must", "type": "int"})]
 )
-def test_forbidden_schema_changes_make_old_files_unreadable(change: Change) -> None:
+def test_incompatible_schema_changes_make_old_archive_files_unreadable(change: Change) -> None:
     old, new = current(), changed(change)
     (table,) = [table for table in old if old[table] != new[table]]
     with pytest.raises(AvroFileError):

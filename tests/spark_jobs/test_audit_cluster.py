@@ -166,7 +166,7 @@ PLANTS: Final[dict[str, list[Callable[[], Records]]]] = {
 @pytest.mark.parametrize(
     ("name", "records"), [(name, plant) for name, plants in PLANTS.items() for plant in plants]
 )
-def test_each_fault_in_the_cluster_log_breaks_only_its_own_rule(
+def test_each_fault_in_a_cluster_log_breaks_only_its_own_audit_rule(
     name: str, records: Callable[[], Records], tmp_path: Path
 ) -> None:
     write_entries(tmp_path, [Entry(1), *(Entry(record) for record in records())])

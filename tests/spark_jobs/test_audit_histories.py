@@ -82,7 +82,7 @@ class AuditedHistories(QuorumVersusMemory):
         seen.update({f"type {key}": count for (key, _), count in log.types.items()})
 
 
-def test_audits_of_valid_histories_find_no_violation() -> None:
+def test_audits_of_valid_random_coordinator_histories_find_no_violation() -> None:
     wanted = (
         "checkpoints compared", "from a checkpoint", "type 1104", "type 1109", "type 1110",
     )  # fmt: skip

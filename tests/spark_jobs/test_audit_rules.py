@@ -52,7 +52,7 @@ from tests.spark_jobs.audit_world import (
 @pytest.mark.parametrize(
     ("name", "plant"), [(name, plant) for name, plants in PLANTS.items() for plant in plants]
 )
-def test_each_fault_in_a_coordinator_log_breaks_only_its_own_rule(
+def test_each_fault_in_a_coordinator_log_breaks_only_its_own_audit_rule(
     name: str, plant: Plant, per_segment: int | None, tmp_path: Path
 ) -> None:
     """The result does not depend on how the log is cut into spans."""
@@ -238,7 +238,7 @@ def answers_are_forgotten_in_another_order(records: list[Any]) -> list[Any]:
     [(name, plant) for name, plants in IN_CHECKPOINTS.items() for plant in plants],
 )
 @pytest.mark.parametrize("offset", [18, 42])
-def test_each_fault_in_a_checkpoint_breaks_only_its_audit_rules(
+def test_each_fault_in_a_coordinator_checkpoint_breaks_only_its_audit_rules(
     name: str, plant: Any, offset: int, tmp_path: Path
 ) -> None:
     write_entries(tmp_path, the_history())

@@ -173,7 +173,7 @@ WRONG: Final[dict[str, tuple[Callable[[bytes], bytes | None], str]]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 @pytest.mark.parametrize("from_checkpoint", [False, True])
-def test_each_fault_in_an_object_breaks_its_audit_rule(
+def test_each_fault_in_a_stored_object_breaks_its_audit_rule(
     what: str, from_checkpoint: bool, tmp_path: Path
 ) -> None:
     entries, objects = the_world()

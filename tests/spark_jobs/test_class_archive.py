@@ -72,7 +72,7 @@ def test_a_class_archive_that_a_jvm_wrote_incompletely_is_deleted(
     assert list(archive.file.parent.iterdir()) == []
 
 
-def test_if_two_jvms_write_class_archives_at_the_same_time_one_archive_is_kept(
+def test_two_jvms_that_write_a_class_archive_at_the_same_time_leave_one_valid_archive(
     archive: ClassArchive,
 ) -> None:
     other = ClassArchive(archive.file, archive.file.with_name("java-1.1.new"))

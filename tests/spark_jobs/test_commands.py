@@ -75,7 +75,7 @@ def test_the_spark_log_option_of_a_job_appends_to_the_named_file(tmp_path: Path)
     assert (shown.exit_code, "No such file or directory" in shown.stderr) == (3, True)
 
 
-def test_only_the_newest_log_files_of_jobs_are_kept(tmp_path: Path) -> None:
+def test_a_spark_job_deletes_all_log_files_of_jobs_except_the_newest(tmp_path: Path) -> None:
     directory = tmp_path / "cache" / "esker" / "logs"
     directory.mkdir(parents=True)
     for number in range(KEPT_LOGS + 5):

@@ -37,7 +37,7 @@ def one_by_one(values: list[bytes]) -> dict[str, list[object]]:
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(commits(), max_size=6))
-def test_commit_records_decoded_into_columns_equal_records_decoded_one_by_one(
+def test_commit_records_decoded_into_columns_equal_separately_decoded_commit_records(
     records: list[ObjectCommitRecord],
 ) -> None:
     values = [encode_record(record) for record in records]

@@ -156,7 +156,9 @@ def test_an_object_that_is_missing_only_in_the_store_listing_is_not_reported_los
     assert (found.looked_for, found.lost) == (1, [])
 
 
-def test_comparing_a_store_without_any_object_of_the_cluster_raises_an_error(life: Stored) -> None:
+def test_the_search_for_lost_objects_refuses_a_store_without_any_object_of_the_cluster(
+    life: Stored,
+) -> None:
     (life.directory / "other").mkdir()
     life.objects = DirectoryStore(life.directory / "other")
     with pytest.raises(OrphansError, match="is this the cluster's store and prefix"):

@@ -74,7 +74,9 @@ MET = [
 
 
 @pytest.mark.parametrize(("said", "sentence"), MET)
-def test_each_known_spark_failure_is_explained_with_a_remedy(said: str, sentence: str) -> None:
+def test_each_spark_failure_in_the_table_of_failures_is_explained_with_a_remedy(
+    said: str, sentence: str
+) -> None:
     assert str(find_failure(said)).startswith(sentence)
     assert "\n" not in str(find_failure(said))
 

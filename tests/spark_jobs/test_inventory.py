@@ -104,7 +104,7 @@ def test_reading_a_csv_inventory_requires_a_header_row_and_the_time_of_the_inven
 
 
 @pytest.mark.parametrize("text", ["", "key,size\nk,1\n", "key,size_bytes,modified_ms\nk,many,1\n"])
-def test_an_invalid_csv_inventory_is_refused(text: str, tmp_path: Path) -> None:
+def test_reading_an_invalid_csv_inventory_raises_an_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "listing.csv"
     path.write_text(text)
     with pytest.raises(InventoryError):

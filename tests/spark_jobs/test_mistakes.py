@@ -31,7 +31,9 @@ def run(*arguments: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_a_binary_file_is_refused_as_a_plan_without_printing_it(tmp_path: Path) -> None:
+def test_spark_commands_refuse_a_binary_file_as_a_plan_without_printing_the_files_bytes(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "plan.jsonl"
     path.write_bytes(bytes(range(256)) * 20)
     with pytest.raises(PlanError) as caught:
@@ -120,7 +122,9 @@ def test_the_suggested_apply_command_is_quoted_for_a_shell() -> None:
     assert apply_command("orphans", file, None).endswith("--bootstrap-controller HOST:PORT")
 
 
-def test_applying_a_completed_plan_again_sends_no_request_and_reports_it(tmp_path: Path) -> None:
+def test_applying_a_completed_plan_again_sends_no_request_and_reports_the_completion(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "plan.jsonl"
     made = plan(row(0), live_bytes=10**6)
     write_plan(made, path)
@@ -144,7 +148,7 @@ def test_a_brokers_address_given_as_a_controllers_address_is_an_error() -> None:
     )
 
 
-def test_the_error_of_a_store_names_the_store_once() -> None:
+def test_the_error_of_a_spark_command_about_a_store_names_the_store_only_once() -> None:
     missing = StorageError("s3://b", "no such bucket")
     assert describe_failure("s3://b", missing) == "s3://b: no such bucket"
     assert describe_failure("s3://b", StorageError("k", "gone")) == "s3://b: k: gone"

@@ -58,7 +58,7 @@ def test_an_object_written_to_a_jobs_store_can_be_listed_sized_and_read(store: O
     assert store.read("7f/c/0/12", 6, 0) == b""
 
 
-def test_a_directory_store_flushes_new_directories_before_the_objects_in_them(
+def test_the_directory_store_of_jobs_flushes_new_directories_before_it_writes_objects_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[Path] = []
@@ -162,18 +162,20 @@ def test_an_object_store_refuses_invalid_keys_and_unbounded_ranges(store: Object
             store.read("k", start, size)
 
 
-def test_a_storage_error_can_be_pickled() -> None:
+def test_a_storage_error_survives_pickling_with_its_key_and_message() -> None:
     error = pickle.loads(pickle.dumps(StorageError("k", "gone")))
     assert (type(error), error.key, str(error)) == (StorageError, "k", "k: gone")
 
 
-def test_an_unfinished_upload_is_not_listed_as_an_object(tmp_path: Path) -> None:
+def test_the_object_store_of_jobs_does_not_list_an_unfinished_upload_as_an_object(
+    tmp_path: Path,
+) -> None:
     (tmp_path / ".uploading-1234").write_bytes(b"x")
     assert list(open_store(str(tmp_path)).list()) == []
 
 
 @pytest.mark.parametrize("uri", ["", "s3://", "s3:///p", "gs://bucket", "http://h/p"])
-def test_invalid_store_addresses_are_refused(uri: str) -> None:
+def test_opening_an_invalid_store_address_raises_an_error(uri: str) -> None:
     with pytest.raises(ValueError, match="s3://BUCKET"):
         open_store(uri)
 

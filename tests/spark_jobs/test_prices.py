@@ -35,7 +35,7 @@ def test_a_price_file_overrides_only_the_prices_it_names(tmp_path: Path) -> None
         ("gb_month 1", "is not a price file"),
     ],
 )
-def test_an_invalid_price_file_is_refused(tmp_path: Path, text: str, why: str) -> None:
+def test_reading_an_invalid_price_file_raises_an_error(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "prices.toml"
     path.write_text(text)
     with pytest.raises(PricesError, match=why):

@@ -165,7 +165,7 @@ def test_a_job_reads_every_record_while_leaders_fail_and_first_segments_are_dele
         assert not half.exists()
 
 
-def test_the_size_of_the_offset_ranges_of_a_job_stays_the_same_while_the_log_grows() -> None:
+def test_a_job_splits_a_growing_log_into_offset_ranges_of_a_constant_size() -> None:
     sizes = {
         quorum_logs._step(Described(1, 0, records, records, 97 * records, ()), 50_000)
         for records in range(3_000, 30_000, 100)

@@ -238,7 +238,9 @@ def test_a_damaged_cached_digest_is_computed_again(tmp_path: Path) -> None:
     assert make_plan(worlds, now_ms=10_000, digest_cache=kept) == plan, "that cannot be written"
 
 
-def test_only_the_newest_cached_digest_of_a_growing_log_is_kept(tmp_path: Path) -> None:
+def test_the_retention_job_deletes_all_cached_digests_of_a_growing_log_except_the_newest(
+    tmp_path: Path,
+) -> None:
     kept = DigestCache(tmp_path / "digests")
     log = LogFiles(tmp_path / "log-0")
     two_topics(tmp_path)

@@ -56,7 +56,7 @@ def test_the_spark_sink_names_files_by_their_first_and_last_offsets(tmp_path: Pa
     assert not list((tmp_path / "_parts").iterdir())
 
 
-def test_a_repeated_micro_batch_leaves_the_files_of_the_spark_sink_unchanged(
+def test_a_repeated_micro_batch_does_not_change_the_files_of_the_spark_sink(
     tmp_path: Path,
 ) -> None:
     run(tmp_path, 0, (0, 5), (5, 9))

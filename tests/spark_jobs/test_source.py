@@ -204,26 +204,26 @@ def test_the_data_source_returns_unsupported_filters_for_spark_to_evaluate(log_d
         ({"path": "/x", "startingOffsets": "soon"}, "startingOffsets: 'soon'"),
     ],
 )
-def test_the_error_for_an_invalid_option_names_the_option(
+def test_the_data_sources_error_for_an_invalid_option_names_the_option(
     given: dict[str, str], named: str
 ) -> None:
     with pytest.raises(OptionError, match=named):
         parse_options(given)
 
 
-def test_the_error_for_an_unknown_table_names_the_table(log_dir: Path) -> None:
+def test_the_data_sources_error_for_an_unknown_table_names_the_table(log_dir: Path) -> None:
     with pytest.raises(TableError, match=r"no table 'topic_s'.* topics"):
         parse_options(options(log_dir, table="topic_s"))
 
 
 @pytest.mark.parametrize("table", [*TABLES, *VIEWS])
-def test_every_table_has_a_spark_schema(table: str, log_dir: Path) -> None:
+def test_every_table_of_the_data_source_has_a_spark_schema(table: str, log_dir: Path) -> None:
     schema = EskerLog(options(log_dir, table=table)).schema()
     assert schema.names[:2] == ["log", "from_checkpoint"]
     assert len(set(schema.names)) == len(schema.names)
 
 
-def test_the_data_source_reads_all_records_by_default(log_dir: Path) -> None:
+def test_the_data_source_reads_the_whole_record_table_by_default(log_dir: Path) -> None:
     given = options(log_dir)
     del given["table"]
     assert parse_options(given).table == RECORD

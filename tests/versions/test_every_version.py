@@ -130,7 +130,7 @@ def test_a_broker_answers_every_announced_version_of_every_api(
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_every_announced_api_has_a_realistic_test_request(
+def test_the_version_tests_have_a_realistic_request_for_every_announced_api(
     answers: dict[str, Heard], listener: str
 ) -> None:
     missing = {API[key].request.__name__ for key in answers[listener].announced} - {
@@ -140,7 +140,7 @@ def test_every_announced_api_has_a_realistic_test_request(
 
 
 @pytest.mark.parametrize("listeners", [(BROKER,), (LEADER, FOLLOWER)])  # each leads some groups
-def test_each_api_version_accepts_a_realistic_request(
+def test_a_broker_accepts_a_realistic_request_at_each_api_version(
     answers: dict[str, Heard], listeners: tuple[str, ...]
 ) -> None:
     codes: dict[tuple[int, int], set[int]] = {}

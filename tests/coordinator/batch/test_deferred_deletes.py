@@ -242,7 +242,7 @@ def test_a_topic_whose_deferred_row_deletions_are_not_done_can_be_deleted(tmp_pa
     asyncio.run(story())
 
 
-def test_retention_by_size_plans_nothing_until_deferred_row_deletions_are_done(
+def test_retention_by_size_plans_no_log_start_until_deferred_row_deletions_are_done(
     tmp_path: Path,
 ) -> None:
     """If dead rows counted as kept bytes, retention would delete too much."""

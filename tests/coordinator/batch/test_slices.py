@@ -119,7 +119,7 @@ def test_a_partition_named_twice_in_a_coordinator_request_sent_in_slices_is_refu
     asyncio.run(story())
 
 
-def test_a_delete_files_request_sent_in_slices_gets_its_results_in_request_order(
+def test_a_delete_files_request_sent_in_slices_gets_results_in_the_order_of_the_request(
     tmp_path: Path,
 ) -> None:
     async def story() -> None:

@@ -234,7 +234,7 @@ def test_a_reconciliation_in_slices_finds_the_same_differences_as_a_reconciliati
     assert missing[topic_id(world, "t-4")].restored == {1}, "it may have let go of that"
 
 
-def test_the_controller_sends_topics_beyond_the_limit_of_one_init_topics_call_in_another(
+def test_the_controller_sends_topics_beyond_the_limit_of_init_topics_in_a_second_call(
     world: World,
 ) -> None:
     many = tuple(creation(f"t-{i}").topics[0] for i in range(2 * MAX_CALL_TOPICS + 1))

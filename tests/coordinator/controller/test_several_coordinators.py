@@ -73,7 +73,9 @@ def test_added_partitions_are_assigned_to_the_topics_coordinator() -> None:
     assert hosted(world, 1) == {topic.topic_id: {0, 1, 2, 3, 4}}
 
 
-def test_the_controllers_calls_to_a_coordinator_do_not_wait_for_another_unavailable_one() -> None:
+def test_the_controllers_calls_to_a_coordinator_do_not_wait_for_an_unavailable_coordinator() -> (
+    None
+):
     world = two_coordinators()
     world.coordinators.down.add(0)
     assert world.create("second", 2).topics[0].error_code == 0

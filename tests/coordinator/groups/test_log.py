@@ -405,7 +405,7 @@ def test_a_group_checkpoint_restores_the_state_and_counts_its_records() -> None:
     assert again.contradictions == 0
 
 
-def test_a_frozen_view_of_the_group_state_is_not_changed_by_later_records() -> None:
+def test_later_records_do_not_change_a_frozen_view_of_the_group_state() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     frozen = log.machine.freeze()

@@ -281,7 +281,7 @@ def test_a_compaction_round_ends_before_a_damaged_run_and_reports_the_damage() -
     run_on_loop(on_loop)
 
 
-def test_a_merge_of_objects_includes_each_partitions_runs_up_to_the_first_damaged_one() -> None:
+def test_a_merge_of_objects_includes_each_partitions_runs_before_the_first_damaged_run() -> None:
     async def on_loop() -> None:
         world = World()
         for i in range(4):
@@ -327,7 +327,9 @@ def test_compaction_of_keys_of_a_megabyte_keeps_the_newest_record_of_each_key() 
     run_on_loop(on_loop)
 
 
-def test_the_rewriter_copies_a_small_kept_batch_so_that_the_memory_of_its_run_is_freed() -> None:
+def test_the_rewriter_copies_a_small_remaining_batch_so_that_the_memory_of_its_run_is_freed() -> (
+    None
+):
     data = bytearray(1000)
     batch = next(iter_batches(build_batch([(b"k", b"v", 1, ())], base_offset=0, leader_epoch=0)))
     run = Run("o", 0, len(data), 0, 0, 0, -1)

@@ -171,7 +171,7 @@ def test_the_test_store_with_the_damage_fault_returns_a_read_with_one_flipped_bi
 
 
 @pytest.mark.soak
-def test_a_wrong_s3_secret_is_a_permanent_error(
+def test_a_request_with_a_wrong_s3_secret_raises_a_permanent_storage_error(
     ceph_config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def claim() -> None:

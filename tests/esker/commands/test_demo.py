@@ -28,7 +28,7 @@ PAGES = ("README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").g
 
 @pytest.mark.spark
 @pytest.mark.timeout(660)  # niced beside all other tests, its 40 s become minutes
-def test_the_demo_succeeds_and_readme_shows_its_output() -> None:
+def test_the_demo_succeeds_with_the_output_shown_in_readme() -> None:
     """README may omit lines of the output, and its numbers and ids are those of another run."""
     with subprocess.Popen(
         [sys.executable, "-m", "examples.demo", "--lines", "4000"],

@@ -161,7 +161,7 @@ def test_shell_completion_offers_profiles_and_the_fixed_values_of_options(config
         assert ran.stdout.split() == offered, words
 
 
-def test_shell_completion_of_names_prints_nothing_if_no_cluster_can_be_reached(
+def test_shell_completion_of_topic_names_prints_no_name_if_no_cluster_can_be_reached(
     config: Path,
 ) -> None:
     config.write_text('[profiles.p]\nbootstrap.servers = "127.0.0.1:1"\n')

@@ -38,7 +38,7 @@ def test_each_output_format_of_the_consume_command_prints_its_fields(
     assert formatter("t", output, separator)(found()) == printed
 
 
-def test_the_consume_command_prints_a_null_key_or_value_as_nothing_with_size_minus_one() -> None:
+def test_the_consume_command_prints_a_null_key_or_value_as_empty_text_with_size_minus_1() -> None:
     assert formatter("t", "[%k|%s|%K|%S]")(found(None, None)) == b"[||-1|-1]"
 
 

@@ -162,7 +162,7 @@ def test_deep_verification_by_dump_log_reports_undecodable_records_with_a_valid_
         (TIME_INDEX, b"abc", 0, "ends inside an entry"),
     ],
 )
-def test_dump_log_verify_reports_an_index_that_contradicts_itself_or_its_log(
+def test_dump_log_verify_reports_an_index_that_contradicts_its_log_or_its_own_entries(
     esker, tmp_path, name, data, position, reason
 ):
     write_segment(tmp_path)

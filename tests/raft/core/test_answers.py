@@ -255,7 +255,7 @@ def test_a_candidate_counts_a_voter_without_pre_vote_support_as_granting_its_pre
     assert isinstance(member.quorum.role, Candidate)
 
 
-def test_a_voter_keeps_its_vote_when_the_leader_of_the_epoch_becomes_known() -> None:
+def test_a_voters_stored_vote_does_not_change_when_another_node_announces_its_leadership() -> None:
     member = Member()
     member.ask(vote())
     begin = BeginQuorumEpochRequest(cluster_id="here", voter=ME, leader_id=THREE.id, epoch=Epoch(3))
@@ -559,7 +559,7 @@ RECORD = Batch(Offset(5), Offset(6), Epoch(3), 100, b"")
         VoteResponse(leader_id=NodeId(2), epoch=Epoch(3), granted=True),  # to a Fetch
     ],
 )
-def test_a_follower_reports_an_invalid_fetch_response_as_a_peer_fault_and_ignores_it(
+def test_a_follower_reports_an_invalid_fetch_response_as_a_fault_and_appends_no_record(
     response: object,
 ) -> None:
     member, sent = follower()

@@ -240,7 +240,7 @@ def flipped() -> bytes:
         (bytes(plain_batch()), 1, 21),  # INVALID_REQUIRED_ACKS
     ],
 )
-def test_invalid_produce_requests_are_refused_and_append_nothing(
+def test_quorum_nodes_refuse_invalid_produce_requests_and_append_no_record(
     client: Client, records: bytes | None, acks: int, error: int
 ) -> None:
     before = client.end_offset()

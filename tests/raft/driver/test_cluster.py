@@ -91,7 +91,7 @@ def test_records_acknowledged_by_a_leader_survive_when_it_is_killed(tmp_path: Pa
         )
 
 
-def test_committed_records_survive_when_all_nodes_are_killed(tmp_path: Path) -> None:
+def test_records_committed_by_a_quorum_survive_when_all_nodes_are_killed(tmp_path: Path) -> None:
     with Cluster(tmp_path, quorum=QUICK) as cluster:
         cluster.start()
         with cluster.client(cluster.wait_for_leader()) as client:
@@ -212,7 +212,9 @@ def test_a_second_node_process_on_the_same_log_directory_is_refused(tmp_path: Pa
             first.wait()
 
 
-def test_health_and_metrics_reflect_whether_a_majority_is_reachable(tmp_path: Path) -> None:
+def test_the_health_and_metrics_of_a_node_show_whether_a_majority_of_voters_is_reachable(
+    tmp_path: Path,
+) -> None:
     with Cluster(tmp_path, quorum=QUICK, metrics=True) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()

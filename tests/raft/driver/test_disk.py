@@ -18,7 +18,7 @@ def fail() -> None:
     raise FlushError
 
 
-def test_the_disk_thread_runs_jobs_in_order_and_returns_their_results() -> None:
+def test_the_disk_thread_of_a_raft_group_runs_jobs_in_order_and_returns_their_results() -> None:
     async def story() -> None:
         failures, done = list[BaseException](), list[int]()
         disk = DiskThread("test", asyncio.get_running_loop(), failures.append)

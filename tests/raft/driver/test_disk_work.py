@@ -45,7 +45,9 @@ class World:
         return data
 
 
-def test_small_fetched_batches_are_kept_in_memory_and_large_batches_are_not(tmp_path: Path) -> None:
+def test_the_log_cache_holds_small_fetched_batches_and_no_large_fetched_batches(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         world, written = World(tmp_path), b""
         storage, most = world.storage, 1 << 20

@@ -423,7 +423,7 @@ def test_a_follower_rejects_a_downloaded_checkpoint_of_another_cluster(
 
 
 @pytest.mark.parametrize(("code", "kept"), [(98, 0), (99, 0), (6, 1), (74, 1), (56, 1), (-1, 1)])
-def test_the_error_code_of_a_refused_download_determines_if_its_partial_file_is_kept(
+def test_the_error_code_of_a_refused_snapshot_download_decides_if_the_partial_file_remains(
     tmp_path: Path, code: int, kept: int
 ) -> None:
     """SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE: rediscover by Fetch. KIP-630, Errors."""

@@ -27,7 +27,7 @@ class FakeGroup:
         self.counters = Counters(appended_records=10, busy_s=3.0)
 
 
-def test_metrics_report_mean_and_maximum_election_latency() -> None:
+def test_node_metrics_report_the_mean_and_the_maximum_election_latency() -> None:
     group = FakeGroup()
     for latency_ms in (30.0, 90.0, 60.0):
         group.counters.elected(latency_ms)
@@ -35,7 +35,7 @@ def test_metrics_report_mean_and_maximum_election_latency() -> None:
     assert (values["election_latency_avg"], values["election_latency_max"]) == (60.0, 90.0)
 
 
-def test_the_commit_rate_metric_does_not_jump_after_a_restart(
+def test_the_commit_rate_metric_of_a_node_does_not_jump_after_a_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0

@@ -329,7 +329,9 @@ def test_snapshot_metrics_have_the_names_that_the_kips_define(
     assert any(line.startswith(LOADED) for line in lines)
 
 
-def test_a_node_restarts_from_its_checkpoints(alone: Cluster, client: Client) -> None:
+def test_a_restarted_node_loads_its_state_from_its_own_checkpoints(
+    alone: Cluster, client: Client
+) -> None:
     """Features, groups and state are there although both logs begin past them."""
     taken(client, METADATA)
     snapshot_id = taken(client)

@@ -67,7 +67,7 @@ def fill(storage: Storage, appends: int) -> list[int]:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 300, 2_000, 10**6])
-def test_every_storage_read_returns_whole_batches_from_its_offset_on(
+def test_every_read_of_a_raft_groups_storage_returns_whole_batches_from_its_offset_on(
     storage: Storage, max_bytes: int
 ) -> None:
     begins = fill(storage, 60)
@@ -83,7 +83,9 @@ def test_every_storage_read_returns_whole_batches_from_its_offset_on(
         assert storage.read_bytes(end_offset, end_offset, max_bytes) == b""
 
 
-def test_no_storage_read_returns_batches_past_its_end_offset(storage: Storage) -> None:
+def test_no_read_of_a_raft_groups_storage_returns_batches_past_the_requested_end(
+    storage: Storage,
+) -> None:
     begins = fill(storage, 30)
     for from_memory in (True, False):
         if not from_memory:
@@ -104,7 +106,7 @@ def test_after_a_truncation_the_storage_returns_no_truncated_batch_from_its_memo
     assert storage.read_bytes(cut, Offset(cut + 1), 10**6) == batch
 
 
-def test_the_election_state_survives_a_restart(
+def test_the_election_state_of_a_raft_group_survives_a_restart(
     storage: Storage, tmp_path: Path, opened: Callable[[Path], Storage]
 ) -> None:
     voted = ReplicaKey(NodeId(2), UUID(int=22))

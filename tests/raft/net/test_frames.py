@@ -108,7 +108,7 @@ def test_a_frame_reader_allocates_little_memory_for_a_large_length_prefix_withou
     assert not reader.partial
 
 
-def test_a_frame_larger_than_the_first_buffer_is_received_completely():
+def test_a_connection_receives_a_frame_larger_than_its_first_buffer_completely():
     body = bytes(range(256)) * (FIRST_BYTES // 128)  # twice FIRST_BYTES
     body += b"end"
     reader = FrameReader(Arena(), max_frame_bytes=len(body))

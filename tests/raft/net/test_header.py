@@ -125,12 +125,12 @@ def test_random_bytes_parse_as_a_header_within_the_frame_or_raise_an_error(garba
         ("0001 000c 00000005 ffff ffffffff0f", "four billion tagged fields"),
     ],
 )
-def test_an_invalid_request_header_is_refused(text, why):
+def test_decoding_an_invalid_request_header_raises_an_error(text, why):
     with pytest.raises(BadHeaderError):
         parse_request_header(bytes.fromhex(text), {1: 12}), why
 
 
-def test_unknown_tagged_fields_of_a_request_header_are_skipped():
+def test_the_request_header_parser_skips_unknown_tagged_fields():
     frame = bytes.fromhex("02 00 01 aa 07 02 bbbb") + b"body"
     assert frame[skip_tagged_fields(frame, 0) :] == b"body"
 

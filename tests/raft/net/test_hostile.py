@@ -64,7 +64,9 @@ async def still_answers(listener: Listener) -> None:
         (b"\x00\x00\x00\x0b\x04\x4c\x00\x00\x00\x00\x00\x00\x7f\xff\x00", Reason.MALFORMED),
     ],
 )
-def test_random_bytes_close_their_connection_with_one_log_line(on_loop, caplog, garbage, reason):
+def test_a_listener_closes_a_connection_that_sends_random_bytes_with_one_log_line(
+    on_loop, caplog, garbage, reason
+):
     async def main():
         listener = Listener(echo, name="front")
         await listener.start("127.0.0.1", 0)

@@ -80,7 +80,7 @@ def test_after_a_power_loss_flushed_batches_remain_and_truncated_batches_do_not_
 
 
 @pytest.mark.parametrize("seed", seeds(40))
-def test_a_truncated_segment_does_not_return_after_a_power_loss(seed):
+def test_a_segment_removed_by_a_log_truncation_does_not_return_after_a_power_loss(seed):
     """The one before it ends, flushed, exactly where the deleted one began.
 
     Source: docs/design/quorum.md#recovery-point.
@@ -93,7 +93,7 @@ def test_a_truncated_segment_does_not_return_after_a_power_loss(seed):
 
 
 @pytest.mark.parametrize("seed", seeds(40))
-def test_bytes_that_recovery_cut_from_a_segment_do_not_return_after_a_power_loss(seed):
+def test_bytes_that_log_recovery_cut_from_a_segment_do_not_return_after_a_power_loss(seed):
     rng = random.Random(seed)
     model = LogAndModel(SimulatedDisk())
     run(model, [("append", 1, 300)] * 3)
@@ -120,7 +120,7 @@ def test_a_power_loss_during_the_deletion_of_old_segments_does_not_remove_the_ne
 
 @pytest.mark.parametrize("seed", seeds(40))
 @pytest.mark.parametrize("last", [("record",), ("restart",)])
-def test_recovery_scans_a_segment_that_ends_at_the_recovery_point(seed, last):
+def test_log_recovery_scans_a_segment_that_ends_at_the_recovery_point(seed, last):
     """It was rolled after the point was recorded: its index files are those from before a
     truncation, or half written. Found by soak."""
     model = LogAndModel(SimulatedDisk())
@@ -134,7 +134,7 @@ def test_recovery_scans_a_segment_that_ends_at_the_recovery_point(seed, last):
 
 
 @pytest.mark.parametrize("seed", seeds(60))
-def test_recovery_does_not_trust_an_index_file_that_was_written_only_in_part(seed):
+def test_log_recovery_does_not_trust_an_index_file_that_was_written_only_in_part(seed):
     """Recovery is cut short while it rebuilds what a trusted segment lacks. Found by soak."""
     rng = random.Random(seed)
     model = LogAndModel(SimulatedDisk())

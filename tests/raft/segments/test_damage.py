@@ -67,7 +67,7 @@ def written(log: Log, *, recovery_point: int) -> None:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_recovery_cuts_an_invalid_batch_above_the_recovery_point_with_one_log_line(
+def test_log_recovery_cuts_an_invalid_batch_above_the_recovery_point_with_one_log_line(
     log, disk, config, caplog, field
 ):
     written(log, recovery_point=10)
@@ -100,7 +100,7 @@ def test_an_invalid_batch_below_the_recovery_point_stops_the_node(log, disk, con
 
 
 @pytest.mark.parametrize(("bit", "found_at"), [(2, 12), (3, 13)])
-def test_recovery_detects_a_damaged_leader_epoch_by_the_epochs_of_adjacent_batches(
+def test_log_recovery_detects_a_damaged_leader_epoch_by_the_epochs_of_adjacent_batches(
     log, disk, config, bit, found_at
 ):
     """It lies outside the checksum: 6 became 2, older than what precedes, or 14, newer than what
@@ -114,7 +114,7 @@ def test_recovery_detects_a_damaged_leader_epoch_by_the_epochs_of_adjacent_batch
 
 
 @pytest.mark.parametrize("size", range(0, 5 * SIZE, 37))
-def test_recovery_cuts_a_torn_tail_after_the_last_valid_batch(log, disk, config, size):
+def test_log_recovery_cuts_an_incomplete_batch_after_the_last_valid_batch(log, disk, config, size):
     written(log, recovery_point=15)
     disk.replace(path(15), disk.content(path(15))[:size])
     opened = Log.open(disk, DIRECTORY, config)
@@ -123,7 +123,7 @@ def test_recovery_cuts_a_torn_tail_after_the_last_valid_batch(log, disk, config,
 
 
 @pytest.mark.parametrize("tail", [bytes(1), bytes(5000), b"\xff" * 500, batch(7), batch(20)[:-1]])
-def test_recovery_cuts_a_tail_of_arbitrary_bytes(log, disk, config, tail):
+def test_log_recovery_cuts_arbitrary_bytes_after_the_last_valid_batch(log, disk, config, tail):
     written(log, recovery_point=20)
     disk.replace(path(15), disk.content(path(15)) + tail)
     assert Log.open(disk, DIRECTORY, config).log_end_offset == 20
@@ -149,7 +149,7 @@ def test_a_missing_segment_below_the_recovery_point_stops_the_node(
     assert caught.value.offset == expected
 
 
-def test_recovery_cuts_the_log_at_a_missing_segment_above_the_recovery_point(
+def test_log_recovery_cuts_the_log_at_a_missing_segment_above_the_recovery_point(
     log, disk, config, caplog
 ):
     written(log, recovery_point=5)
@@ -231,7 +231,7 @@ INDEX_DAMAGE = {
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", INDEX_DAMAGE)
-def test_recovery_rebuilds_an_index_that_is_missing_or_stale(log, disk, config, suffix, damage):
+def test_log_recovery_rebuilds_an_index_that_is_missing_or_stale(log, disk, config, suffix, damage):
     written(log, recovery_point=20)
     whole = {name: disk.content(DIRECTORY / name) for name in disk.listdir(DIRECTORY)}
     for base in (5, 15):  # one that is trusted, one that is scanned
@@ -264,7 +264,7 @@ def test_a_log_lookup_rebuilds_an_index_with_wrong_entries_in_its_middle(disk):
     assert values_of(opened, 1, max_bytes=1) == [1]
 
 
-def test_recovery_removes_index_files_without_a_log_file(log, disk, config):
+def test_log_recovery_removes_index_files_without_a_segment_file(log, disk, config):
     written(log, recovery_point=20)
     disk.replace(path(77, ".index"), bytes(8))
     disk.replace(path(77, ".timeindex"), bytes(12))
@@ -291,7 +291,9 @@ def test_recovery_removes_index_files_without_a_log_file(log, disk, config):
         "0\n3\n3 0\n6 12\n9 99\n",
     ],
 )
-def test_recovery_rebuilds_an_epoch_checkpoint_that_contradicts_the_log(log, disk, config, text):
+def test_log_recovery_rebuilds_a_leader_epoch_checkpoint_that_contradicts_the_log(
+    log, disk, config, text
+):
     written(log, recovery_point=20)
     checkpoint = DIRECTORY / "leader-epoch-checkpoint"
     assert disk.content(checkpoint) == b"0\n2\n3 0\n6 12\n"
@@ -305,7 +307,7 @@ def test_recovery_rebuilds_an_epoch_checkpoint_that_contradicts_the_log(log, dis
     assert disk.content(checkpoint) == b"0\n2\n3 0\n6 12\n"
 
 
-def test_recovery_scans_a_log_without_a_recovery_point_completely(log, disk, config, caplog):
+def test_log_recovery_scans_a_log_without_a_recovery_point_completely(log, disk, config, caplog):
     """Another's log, or one restored from a copy: nothing is known to have been flushed."""
     written(log, recovery_point=20)
     disk.unlink(DIRECTORY / RECOVERY_POINT_FILE)
@@ -360,7 +362,7 @@ def test_log_recovery_repairs_any_damage_or_reports_it_with_an_error(seed, recov
 # --- golden bytes of the indexes ------------------------------------------------------------------
 
 
-def test_index_entries_have_their_golden_bytes(disk):
+def test_offset_and_time_index_entries_have_their_golden_bytes(disk):
     disk.make_directory(DIRECTORY)
     offsets, times = OffsetIndex(path(100, ".index"), 100), TimeIndex(path(100, ".timeindex"), 100)
     offsets.append(105, 4200)

@@ -55,7 +55,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=list(DAMAGED))
-def test_a_damaged_high_watermark_file_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_reading_a_damaged_high_watermark_file_raises_an_error(tmp_path: Path, data: bytes) -> None:
     (tmp_path / HIGH_WATERMARKS_FILE).write_bytes(data)
     with pytest.raises(CorruptFileError):
         read_high_watermarks(RealFileSystem(), tmp_path)

@@ -427,7 +427,7 @@ def test_truncating_the_log_inside_a_batch_drops_the_whole_batch(log):
     assert log.truncate_to(6) == log.log_end_offset == 4
 
 
-def test_truncating_the_log_past_its_end_does_nothing_and_below_its_start_is_refused(log):
+def test_truncating_the_log_past_its_end_has_no_effect_and_below_its_start_is_refused(log):
     fill(log, 20)
     log.flush()
     assert log.truncate_to(99) == 20
@@ -477,7 +477,7 @@ def test_a_log_reset_to_a_snapshot_starts_at_the_snapshots_end(log, disk, config
     assert (again.log_start_offset, again.log_end_offset, again.last_epoch) == (100, 102, 9)
 
 
-def test_opening_a_log_finishes_a_reset_that_was_interrupted(log, disk, config):
+def test_opening_a_log_finishes_an_interrupted_reset_of_the_log_to_a_snapshot(log, disk, config):
     fill(log, 20)
     log.flush()
     disk.fail_next("unlink")

@@ -63,7 +63,7 @@ def test_the_leader_epoch_checkpoint_has_its_golden_bytes(disk):
     assert read_epochs(disk, ROOT) == entries
 
 
-def test_a_missing_leader_epoch_checkpoint_is_read_as_no_epochs(disk):
+def test_reading_a_missing_leader_epoch_checkpoint_returns_no_epochs(disk):
     assert read_epochs(disk, ROOT) == []
 
 
@@ -88,7 +88,7 @@ def test_a_missing_leader_epoch_checkpoint_is_read_as_no_epochs(disk):
         "\0\0\0\0",
     ],
 )
-def test_a_malformed_leader_epoch_checkpoint_is_refused(disk, text):
+def test_reading_a_malformed_leader_epoch_checkpoint_raises_an_error(disk, text):
     disk.replace(ROOT / EPOCHS_FILE, text.encode())
     with pytest.raises(CorruptFileError) as caught:
         read_epochs(disk, ROOT)
@@ -99,7 +99,7 @@ EPOCH_OF_OFFSET = st.lists(st.integers(0, 6), min_size=1, max_size=30).map(sorte
 
 
 @given(epoch_of=EPOCH_OF_OFFSET, asked=st.integers(-1, 8))
-def test_the_epoch_cache_returns_the_end_offset_of_the_greatest_epoch_up_to_the_given_one(
+def test_the_epoch_cache_returns_the_end_offset_of_the_greatest_epoch_up_to_a_given_epoch(
     epoch_of, asked
 ):
     """KIP-595, Fetch: the greatest epoch not later than the one asked for, and its end."""
@@ -142,7 +142,7 @@ def test_the_partition_metadata_file_has_its_golden_bytes(disk):
 
 
 @pytest.mark.parametrize("text", ["", "version: 1\ntopic_id: AA", "version: 0\ntopic_id: AAA"])
-def test_malformed_partition_metadata_is_refused(disk, text):
+def test_reading_malformed_partition_metadata_raises_an_error(disk, text):
     disk.replace(ROOT / "partition.metadata", text.encode())
     with pytest.raises(CorruptFileError):
         read_partition_metadata(disk, ROOT)
@@ -188,7 +188,7 @@ def test_in_version_0_of_meta_properties_the_node_id_has_the_key_broker_id(disk)
         "\x00\ufffd",
     ],
 )
-def test_meta_properties_with_missing_or_invalid_values_are_refused(disk, text):
+def test_reading_meta_properties_with_missing_or_invalid_values_raises_an_error(disk, text):
     disk.replace(ROOT / "meta.properties", text.encode())
     with pytest.raises(CorruptFileError):
         read_meta_properties(disk, ROOT)
@@ -217,7 +217,7 @@ def test_the_quorum_state_file_of_version_1_has_its_golden_bytes(disk):
     assert read_quorum_state(disk, ROOT) == state
 
 
-def test_a_missing_quorum_state_file_is_read_as_no_election_state(disk):
+def test_reading_a_missing_quorum_state_file_returns_no_election_state(disk):
     assert read_quorum_state(disk, ROOT) is None
 
 
@@ -320,7 +320,7 @@ def test_the_recovery_point_is_read_from_the_newest_valid_slot(disk):
 
 
 @pytest.mark.parametrize("seed", seeds(30))
-def test_a_power_loss_leaves_the_old_or_the_new_recovery_point(disk, seed):
+def test_a_power_loss_during_a_recovery_point_write_leaves_the_old_or_the_new_value(disk, seed):
     file = RecoveryPointFile.create(disk, ROOT, LogState(0, 7))
     disk.fsync_directory(ROOT)
     file.write(LogState(0, 8))

@@ -259,7 +259,7 @@ class Broker:
             await asyncio.sleep(POLL_S)
 
     def _lagging_log(self, image: MetadataImage) -> str | None:
-        """Return the name of a log whose replica has not caught up yet, or None."""
+        """Return the name of a log whose replica has not caught up, or None if all have."""
         if self._cluster.image_age_ms() is None or not image.coordinator_count:
             return "__cluster_metadata-0"
         for coordinator in range(image.coordinator_count):

@@ -27,7 +27,7 @@ _HINT: Final = re.compile(r"(?:^|[,;])\s*(?:diskless_az|esker_rack)=([^,;]*)")
 
 
 def rack_hint(client_id: str | None) -> str | None:
-    """Return the rack that a client id names, or None.
+    """Return the rack that a client id names, or None if the client id names no rack.
 
     >>> rack_hint("orders,diskless_az=eu-1a"), rack_hint("esker_rack=eu-1b"), rack_hint("orders")
     ('eu-1a', 'eu-1b', None)

@@ -95,7 +95,7 @@ def describe_quotas(request: rpc.DescribeClientQuotasRequest) -> rpc.DescribeCli
 
 
 def _refuse_filter(request: rpc.DescribeClientQuotasRequest) -> tuple[ErrorCode, str] | None:
-    """Return the error code and message of an invalid quota filter, or None."""
+    """Return the error code and message of an invalid quota filter, or None for a valid filter."""
     invalid = ErrorCode.INVALID_REQUEST
     seen: set[str] = set()
     for component in request.components:

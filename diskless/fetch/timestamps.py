@@ -42,7 +42,7 @@ class TimestampedOffset(NamedTuple):
 async def first_since(
     cache: ObjectCache, run: Run, *, from_offset: int, timestamp: int
 ) -> TimestampedOffset | None:
-    """Return the first record at or after a timestamp in a run of batches, or None.
+    """Return a run's first record at or after a timestamp, or None without such a record.
 
     Only records from `from_offset` on count.
 
@@ -60,7 +60,7 @@ async def first_since(
 
 
 async def latest(cache: ObjectCache, run: Run, *, from_offset: int) -> TimestampedOffset | None:
-    """Return the first record with the greatest timestamp in a run of batches, or None.
+    """Return the first record with the greatest timestamp of a run; None without records.
 
     Only records from `from_offset` on count.
 

@@ -339,7 +339,7 @@ class ProduceService:
 
     @staticmethod
     def _refusal_of_request(request: ProduceRequest) -> AppendResult | None:
-        """Return the error that applies to all partitions of this request, or None."""
+        """Return the error of all partitions of this request, or None for a valid request."""
         if request.acks not in (-1, 0, 1):
             return AppendResult(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is none of -1, 0, 1"

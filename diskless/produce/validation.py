@@ -224,7 +224,7 @@ def _invalid(message: str) -> Refusal:
 
 
 def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | None:
-    """Return the refusal of a batch whose header is invalid, or None."""
+    """Return the refusal of a batch with an invalid header, or None for a valid header."""
     header = batch.header
     if header.size_bytes > rules.max_message_bytes:
         message = f"{header.size_bytes} bytes, max.message.bytes is {rules.max_message_bytes}"
@@ -369,7 +369,7 @@ def _check_inside(body: bytes, position: int, end: int, index: int) -> None:
 def _check_timestamps(
     batch: Batch, body: memoryview, earliest: int, latest: int, rules: TopicRules, now_ms: int
 ) -> Refusal | None:
-    """Return the refusal of a batch with timestamps outside the topic's limits, or None."""
+    """Return the refusal of timestamps outside the topic's limits, or None for a valid batch."""
     if earliest < NO_TIMESTAMP or latest >= 1 << 63:
         message = f"timestamps from {earliest} to {latest}"
         return Refusal(ErrorCode.INVALID_TIMESTAMP, message)

@@ -76,7 +76,7 @@ class WatchedStore:
 
     @property
     def fault(self) -> str | None:
-        """Return the reason why uploads to the object store fail at present, or None."""
+        """Return the reason why uploads to the object store fail, or None without a fault."""
         if self._upload_fault is not None:
             failed_at, reason = self._upload_fault
             if self._clock() - failed_at <= FAILED_UPLOAD_S:

@@ -92,7 +92,7 @@ class Member:
         await self._ask(request, HeartbeatResponse)
 
     async def committed(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Return the group's committed offset of each given partition, if any, by partition.
+        """Return the group's committed offsets by partition, without uncommitted partitions.
 
         Raises ClientError.
         """

@@ -183,7 +183,7 @@ def verify_object(
 
 
 def _find_fault(data: Buffer) -> None:
-    """Raise the first damaged batch's error, if any batch in `data` is damaged."""
+    """Raise the error of the first damaged batch in `data`; do nothing without damage."""
     for _ in iter_batches(data):
         pass
 

@@ -51,7 +51,7 @@ class _Step(NamedTuple):
         return base, (base + int(self.rows["record_count"][self.row]) - 1) & MAX_SEQUENCE
 
     def original(self) -> KeptBatch | None:
-        """Return the producer's earlier batch with this batch's sequence numbers, or None."""
+        """Return the producer's earlier batch with this batch's sequence numbers, else None."""
         for batch in self.kept:
             if self.epoch == self.epoch_before and batch[:2] == self.sequences:
                 return batch

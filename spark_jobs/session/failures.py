@@ -125,7 +125,7 @@ _SENTENCE_CHARS: Final = 500
 
 
 def find_failure(output: str) -> Failure | None:
-    """Return the known failure that a text describes, or None."""
+    """Return the known failure that a text describes, or None for an unknown failure."""
     for pattern, failure in KNOWN:
         found = re.search(pattern, output, re.DOTALL)
         if found:

@@ -145,7 +145,7 @@ def span_of_state(log: Log, offset: int | None) -> tuple[int, Sequence[Span]]:
 
 
 def _earliest(log: Log) -> int | None:
-    """Return the lowest offset whose state the log can tell, or None for an unusable log."""
+    """Return the lowest offset at which the state can be computed; None for an unusable log."""
     try:
         first = next(iter(log.spans(log.end_offset())), None)
     except LostRangeError:

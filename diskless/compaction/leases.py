@@ -180,6 +180,9 @@ class RewriteLeases:
         closes: bool,
     ) -> list[int] | None:
         """Send one ReplaceRuns request; return each range's error code, None without an answer."""
+        topics: dict[UUID, list[rpc.ReplaceRunsRequest.Topic.Partition]] = {}
+        for each in ranges:
+            topics.setdefault(each.topic_id, []).append(self._partition(each))
         request = rpc.ReplaceRunsRequest(
             **self._owner,  # type: ignore[arg-type]
             lease_id=lease.lease_id,
@@ -188,10 +191,8 @@ class RewriteLeases:
             object_size=written.size_bytes,
             closes_object=closes,
             topics=tuple(
-                rpc.ReplaceRunsRequest.Topic(
-                    topic_id=each.topic_id, partitions=(self._partition(each),)
-                )
-                for each in ranges
+                rpc.ReplaceRunsRequest.Topic(topic_id=topic_id, partitions=tuple(partitions))
+                for topic_id, partitions in topics.items()
             ),
         )
         try:
@@ -205,7 +206,12 @@ class RewriteLeases:
             if self._lease is lease:
                 self._lease = None
             raise RewriteRefusedError(answer.error_code, answer.error_message)
-        return [topic.partitions[0].error_code for topic in answer.topics]
+        codes = {
+            (topic.topic_id, partition.partition_index): partition.error_code
+            for topic in answer.topics
+            for partition in topic.partitions
+        }
+        return [codes[each.topic_id, each.partition] for each in ranges]
 
     def _partition(self, each: RewrittenRange) -> rpc.ReplaceRunsRequest.Topic.Partition:
         rows = zip(each.runs, each.byte_offsets, strict=True)

@@ -89,11 +89,13 @@ class World:
         )
         self.rewriting.begin(cluster.image.brokers[1].broker_epoch)
 
-    async def append(self, *pairs: tuple[bytes, bytes | None], topic: str = "t") -> None:
+    async def append(
+        self, *pairs: tuple[bytes, bytes | None], topic: str = "t", partition: int = 0
+    ) -> None:
         now = self.cluster.wall_ms()
         rows = [(key, value, now, ()) for key, value in pairs]
         data = bytes(build_batch(rows, base_offset=0, leader_epoch=-1))
-        produced = await self.broker.produce(topic, 0, data)
+        produced = await self.broker.produce(topic, partition, data)
         assert produced.error_code == 0, produced
 
     async def fill(self, count: int, topic: str = "t") -> None:
@@ -170,6 +172,21 @@ def test_a_broker_merges_small_runs_and_consumers_read_the_same_records() -> Non
         assert world.rewriting.success_ages_s()[MERGE] == 0
         await world.rewriting.run_pass()
         assert counts.tasks == 1
+
+    story(work)
+
+
+def test_a_broker_merges_the_runs_of_several_partitions_of_one_topic() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("t", 3)
+        for i in range(40):
+            await world.append((b"k", b"v%d" % i), partition=i % 3)
+        await asyncio.sleep(700)
+        await world.rewriting.run_pass()
+        counts = world.rewriting.counters.kinds[MERGE]
+        assert (counts.failures, counts.refused_ranges) == (0, 0)
+        assert (counts.tasks, counts.old_runs, counts.new_runs) == (1, 40, 3)
+        assert [run.object_format for run in world.runs()] == [FINAL] * 3
 
     story(work)
 

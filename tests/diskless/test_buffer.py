@@ -41,7 +41,7 @@ def closed_buffers(
 
 @given(batches=BATCHES, max_bytes=st.sampled_from([1, 200, 1_000, 10**6]))
 @settings(max_examples=60, deadline=None)
-def test_each_buffered_batch_lies_in_the_object_where_the_commit_request_locates_it(
+def test_a_commit_request_has_the_position_of_each_buffered_batch_in_the_object(
     batches: list[tuple[UUID, int, int, int]], max_bytes: int
 ) -> None:
     sent, closed = closed_buffers(batches, max_bytes)

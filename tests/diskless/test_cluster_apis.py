@@ -515,7 +515,7 @@ def test_describe_topic_partitions_with_an_invalid_cursor_is_refused(
     with_front(story)
 
 
-def test_describe_topic_partitions_treats_a_limit_below_one_as_one() -> None:
+def test_describe_topic_partitions_treats_a_partition_limit_below_1_as_a_limit_of_1() -> None:
     async def story(front: Front) -> None:
         await front.world.create("t", 2)
         for limit in (0, -5):

@@ -227,7 +227,7 @@ def test_every_metadata_response_that_lists_brokers_names_a_broker_as_the_contro
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_fenced_or_leaving_broker_lists_itself_in_its_own_metadata_responses(
+def test_a_fenced_or_leaving_broker_is_listed_in_the_metadata_responses_of_this_broker(
     leaves: bool,
 ) -> None:
     """Otherwise a client forgets it, and may be left with brokers that it cannot reach."""
@@ -260,7 +260,7 @@ def test_a_client_gets_the_broker_addresses_of_its_own_listener() -> None:
     assert {partition.leader_id for partition in answer.topics[0].partitions} == {-1}
 
 
-def test_metadata_returns_authorized_operations_only_if_the_request_asks_for_them() -> None:
+def test_metadata_returns_authorized_operations_only_on_request() -> None:
     """KIP-430: all operations, as there is no authorization; the numbers are those of Kafka."""
     image = beating().image
     request = MetadataRequest(

@@ -154,7 +154,7 @@ def test_an_object_writer_without_leased_object_ids_uploads_no_object() -> None:
     assert not world.memory.objects
 
 
-def test_a_store_outage_fails_only_the_batches_written_during_it() -> None:
+def test_a_store_outage_fails_only_the_batches_written_during_the_outage() -> None:
     world = quiet()
     world.store.rules = (FaultRule(fault=Fault.REFUSED, operations=frozenset({"upload"})),)
 

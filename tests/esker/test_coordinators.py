@@ -398,7 +398,7 @@ def invoke(quorum: Quorum, *words: str) -> Any:
     return RUNNER.invoke(app, ["diskless", *words, "--bootstrap-controller", bootstrap, "--json"])
 
 
-def test_each_coordinator_describes_the_topics_and_objects_assigned_to_it(
+def test_each_coordinator_describes_the_topics_and_objects_assigned_to_this_coordinator(
     quorum: Quorum, runs: list[tuple[int, int, str]]
 ) -> None:
     shown = invoke(quorum, "describe")

@@ -111,7 +111,7 @@ def test_two_concurrent_setups_of_the_kafka_tests_download_the_jars_once(tools: 
         ("true", "1", True, True),
     ],
 )
-def test_in_ci_a_missing_required_tool_fails_the_kafka_tests_instead_of_skipping_them(
+def test_in_ci_a_missing_required_tool_fails_the_kafka_tests_instead_of_a_skip(
     monkeypatch: pytest.MonkeyPatch, ci: str, required: str, missing_fails: bool, setup_fails: bool
 ) -> None:
     monkeypatch.setenv("CI", ci)

@@ -87,7 +87,7 @@ def test_batch_coordinators_lose_no_commit_if_leaders_are_killed_and_a_disk_is_l
     work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
-def test_the_commit_history_check_finds_commits_acknowledged_before_a_majority_has_them(
+def test_the_commit_history_check_finds_commits_acknowledged_without_a_majority(
     tmp_path: Path,
 ) -> None:
     """Commits that were answered while the followers stood still are lost with their leader."""

@@ -98,7 +98,7 @@ def test_raft_simulations_with_different_seeds_have_different_traces() -> None:
     assert digest(draw(1)) != digest(draw(2))
 
 
-def test_a_simulation_failure_prints_its_seed_and_the_command_that_repeats_it(
+def test_a_failed_simulation_prints_its_seed_and_the_command_that_repeats_the_simulation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(_: Cluster) -> None:

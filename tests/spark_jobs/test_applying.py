@@ -128,7 +128,7 @@ def test_every_row_of_a_retention_plan_is_sent_to_its_coordinator(tmp_path: Path
     assert coordinators.requests[0].expires_at_ms == made.expires_at_ms == 3_601_000
 
 
-def test_a_retention_plan_expires_when_coordinators_begin_to_refuse_it() -> None:
+def test_a_retention_plan_expires_at_the_time_from_which_coordinators_refuse_the_plan() -> None:
     assert EXPIRES_AFTER_MS == PLAN_LASTS_MS
 
 

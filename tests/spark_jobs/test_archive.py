@@ -346,7 +346,7 @@ def test_archiving_fails_if_the_log_start_is_cut_and_no_checkpoint_exists(
 
 
 @pytest.mark.parametrize("tables", [AVRO, PARQUET])
-def test_the_archive_stores_undecodable_records_as_bytes_and_counts_them(
+def test_the_archive_counts_undecodable_records_and_stores_their_bytes(
     logs: FileLogs, store: ObjectStore, tables: str
 ) -> None:
     done = one_pass(logs, store, tables)

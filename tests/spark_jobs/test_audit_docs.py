@@ -41,7 +41,7 @@ def test_the_audit_page_lists_every_rule(request: pytest.FixtureRequest) -> None
     assert f"Clean: {len(RULES)} rules" in page
 
 
-def test_every_audit_rule_has_a_test_that_breaks_it() -> None:
+def test_every_audit_rule_has_a_test_that_breaks_the_rule() -> None:
     assert callable(audit.audit), "which imports every module that declares rules"
     planted = {*audit_plants.PLANTS, *test_audit_cluster.PLANTS, *ELSEWHERE}
     for names in test_audit_rules.IN_CHECKPOINTS:

@@ -453,7 +453,7 @@ def test_a_node_without_the_requested_coordinator_answers_coordinator_not_availa
     run(main())
 
 
-def test_a_coordinator_refuses_a_commit_request_above_the_size_limit_before_decoding_it() -> None:
+def test_a_coordinator_refuses_an_oversized_commit_request_before_it_decodes_the_request() -> None:
     """Its bytes would not even decode."""
 
     async def main() -> None:
@@ -489,7 +489,7 @@ def test_a_coordinator_refuses_a_commit_request_above_the_size_limit_before_deco
 @pytest.mark.parametrize(
     "body", [b"\xff" * 40, b"", b"\x00" * (MAX_CALL_BYTES + 1)], ids=["nonsense", "empty", "long"]
 )
-def test_malformed_requests_to_a_coordinator_close_only_the_connection_that_sent_them(
+def test_malformed_requests_to_a_coordinator_close_only_the_connection_of_the_sender(
     body: bytes,
 ) -> None:
     async def main() -> None:

@@ -107,7 +107,7 @@ def test_freezing_a_coordinators_state_fails_if_the_database_has_another_offset(
     world.machine.close()
 
 
-def test_opening_a_missing_coordinator_database_for_reading_does_not_create_it(
+def test_opening_a_missing_coordinator_database_for_reading_creates_no_database(
     tmp_path: Path,
 ) -> None:
     """A reader that comes while the file is being replaced creates none."""

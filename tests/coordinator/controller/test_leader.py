@@ -164,7 +164,9 @@ def _beat(broker_id: int, broker_epoch: int) -> BrokerHeartbeatRequest:
     )
 
 
-def test_a_controllers_refusal_is_sent_after_the_commit_of_the_records_that_caused_it() -> None:
+def test_a_controllers_refusal_waits_for_the_commit_of_the_records_that_caused_the_refusal() -> (
+    None
+):
     """TOPIC_ALREADY_EXISTS may be answered only once the topic can no longer be lost."""
     world = held_back()
     world.send(registration(1))

@@ -346,7 +346,7 @@ def test_an_expiry_pass_removes_empty_groups_without_offsets() -> None:
     assert len(log.image.groups) == 0
 
 
-def test_deleting_a_topic_removes_the_offsets_committed_for_it() -> None:
+def test_deleting_a_topic_removes_the_offsets_that_groups_committed_for_the_topic() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 1, "m") == 0

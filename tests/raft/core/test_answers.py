@@ -849,7 +849,9 @@ def test_a_snapshot_that_agrees_with_the_committed_records_is_installed(
     assert member.quorum.log.epochs_below(Offset(9)) == pairs
 
 
-def test_a_snapshot_below_committed_records_is_installed_only_in_a_log_that_lost_them() -> None:
+def test_a_snapshot_below_committed_records_is_installed_only_in_a_log_without_these_records() -> (
+    None
+):
     epochs = (EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(3)))
     for end_offset, doubts in ((5, False), (8, True)):
         log = LogState(

@@ -401,7 +401,9 @@ def from_store(tmp_path: Path, pin_ms: int) -> object:
     return ended[0]
 
 
-def test_a_leader_keeps_a_snapshot_while_a_follower_fetches_it(tmp_path: Path) -> None:
+def test_a_leader_does_not_delete_a_snapshot_while_a_follower_fetches_the_snapshot(
+    tmp_path: Path,
+) -> None:
     assert from_store(tmp_path, pin_ms=1_000) == SnapshotFetched(ID)
 
 

@@ -209,7 +209,7 @@ def test_the_chunks_that_fetch_snapshot_returns_join_to_the_leaders_checkpoint_f
     assert whole(client) == checkpoint_path(alone, 1, BENCH, snapshot_id).read_bytes()
 
 
-def test_a_fetch_snapshot_of_two_raft_groups_divides_its_byte_limit_between_them(
+def test_a_fetch_snapshot_of_two_raft_groups_divides_its_byte_limit_between_the_groups(
     client: Client,
 ) -> None:
     """The long file gets the bytes that the short one leaves. KIP-630, Request Handling."""

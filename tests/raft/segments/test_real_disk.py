@@ -80,7 +80,7 @@ while True:
 """
 
 
-def test_flushed_records_survive_the_kill_of_the_process_that_wrote_them(tmp_path):
+def test_flushed_log_records_survive_the_kill_of_the_writing_process(tmp_path):
     directory = tmp_path / "log"
     Log.create(RealFileSystem(), directory, CONFIG).close()
     for lines in (1, 40, 5):

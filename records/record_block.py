@@ -52,10 +52,15 @@ def read_block(
 ) -> RecordBlock:
     """Read the positions, keys and values of all records of batches with verified checksums.
 
-    Args:    limit_bytes: the most that the records of one batch may expand to.
-    Raises:  CorruptBatchError, CompressionError: at the first batch that cannot be read.
+    Args:    limit_bytes: the most that the records of all batches together may expand to.
+    Raises:  CorruptBatchError, CompressionError: at the first batch that cannot be read;
+             DecompressedTooLargeError before memory beyond the limit is taken.
     """
-    bodies = [_body(batch, limit_bytes) for batch in batches]
+    bodies: list[Buffer] = []
+    left = limit_bytes
+    for batch in batches:
+        bodies.append(_body(batch, left))
+        left -= len(bodies[-1])
     data = b"".join(bodies)
     counts = [batch.header.record_count for batch in batches]
     first_records = np.zeros(len(batches) + 1, np.int64)

@@ -21,6 +21,7 @@ Source: docs/design/compaction.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ from records.cleaning import (
     newest_by_offset,
     note_keys,
 )
-from records.errors import RecordError
+from records.errors import DecompressedTooLargeError, RecordError
 from records.final_batches import FinalRun, RunBuilder, finish_run, read_final_run
 from records.object_keys import ObjectKeys
 from records.offset_map import ENTRY_BYTES, OffsetMap
@@ -64,6 +65,9 @@ WINDOW_BYTES: Final = 16 * 1024 * 1024
 BLOCK_BYTES: Final = 1024 * 1024
 BLOCK_RECORDS: Final = 20_000
 """Batches whose records are looked at together: their columns take 100 bytes a record."""
+
+BLOCK_DATA_BYTES: Final = 16 * 1024 * 1024
+"""Decompressed bytes of a block of several batches: a thousand small ones may expand to 100 GB."""
 
 
 class Source(NamedTuple):
@@ -429,11 +433,21 @@ def _blocks(batches: Sequence[Batch]) -> Iterator[RecordBlock]:
         size_bytes += len(batch.view)
         record_count += batch.header.record_count
         if some and (size_bytes > BLOCK_BYTES or record_count > BLOCK_RECORDS):
-            yield read_block(some)
+            yield from _read_blocks(some)
             some, size_bytes, record_count = [], len(batch.view), batch.header.record_count
         some.append(batch)
     if some:
-        yield read_block(some)
+        yield from _read_blocks(some)
+
+
+def _read_blocks(batches: Sequence[Batch]) -> Iterator[RecordBlock]:
+    """Yield batches as one block, or each batch as a block if together they expand to too much."""
+    if len(batches) > 1:
+        with contextlib.suppress(DecompressedTooLargeError):
+            yield read_block(batches, limit_bytes=BLOCK_DATA_BYTES)
+            return
+    for batch in batches:
+        yield read_block([batch])
 
 
 def _kept(cleaned: Sequence[Cleaned], run: Run) -> Iterator[Batch]:

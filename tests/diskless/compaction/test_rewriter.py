@@ -352,3 +352,13 @@ def test_compaction_keeps_the_last_batch_of_a_range_empty_if_it_loses_all_record
         assert await world.read(P0) == ([(3, 5, b"k", b"2")], 4)
 
     run_on_loop(on_loop)
+
+
+def test_the_rewriter_reads_batches_that_together_expand_beyond_a_block_one_by_one() -> None:
+    rows = [(b"k", bytes(1 << 20), NOW, ())]
+    batch = build_batch(rows, base_offset=0, leader_epoch=-1, compression=Compression.ZSTD)
+    batches = list(iter_batches(bytes(batch) * 20))
+    assert sum(len(each.view) for each in batches) < rewriting.BLOCK_BYTES
+    blocks = list(rewriting._blocks(batches))
+    assert [len(block.batches) for block in blocks] == [1] * 20
+    assert [len(block.batches) for block in rewriting._blocks(batches[:10])] == [10]

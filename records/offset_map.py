@@ -29,7 +29,6 @@ from records.record_block import RecordBlock
 from records.varint_columns import Numbers
 
 ENTRY_BYTES: Final = 24
-SALT_BYTES: Final = 16
 DIGEST_BYTES: Final = 16
 MIN_PENDING: Final = 1 << 17
 PENDING_SHARE: Final = 8

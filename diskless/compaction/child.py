@@ -23,7 +23,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, BinaryIO, Final
 
-from diskless.compaction.rewriter import Report, RewriterSettings, RewrittenObject
+from diskless.compaction.tasks import Report, RewriterSettings, RewrittenObject
 from diskless.compaction.worker import (
     Callbacks,
     Task,

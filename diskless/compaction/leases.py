@@ -18,7 +18,7 @@ from uuid import UUID
 from coordinator.batch.interface import CallTarget
 from coordinator.batch.runs import digest_runs
 from coordinator.errors import CoordinatorError
-from diskless.compaction.rewriter import MAX_OLD_RUNS, RewrittenObject, RewrittenRange
+from diskless.compaction.tasks import MAX_OLD_RUNS, RewrittenObject, RewrittenRange
 from records.kafka_errors import ErrorCode, error_name
 from records.object_keys import ObjectKeys
 from records.rpc import rewriting as rpc

@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from diskless.compaction.rewriter import MAX_OLD_RUNS, Source
+from diskless.compaction.tasks import MAX_OLD_RUNS, Source
 from diskless.fetch.runs_reader import Run
 from records.final_batches import MAX_RUN_BYTES
 

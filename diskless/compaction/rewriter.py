@@ -25,9 +25,19 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
-from uuid import UUID
+from typing import Final
 
+from diskless.compaction.tasks import (
+    MAX_OLD_RUNS,
+    MERGED,
+    CompactionTask,
+    Damage,
+    Report,
+    RewriterSettings,
+    RewrittenObject,
+    RewrittenRange,
+    Source,
+)
 from diskless.fetch.object_cache import CacheSettings, ObjectCache
 from diskless.fetch.runs_reader import LOG_APPEND_TIME, DamagedRunError, Run, read_run
 from diskless.stores import ObjectStorage
@@ -44,7 +54,6 @@ from records.cleaning import (
 )
 from records.errors import DecompressedTooLargeError, RecordError
 from records.final_batches import FinalRun, RunBuilder, finish_run, read_final_run
-from records.object_keys import ObjectKeys
 from records.offset_map import ENTRY_BYTES, OffsetMap
 from records.record_block import RecordBlock, read_block
 from records.rpc.rewriting import HORIZONS_SET, TOMBSTONES_REMOVED
@@ -52,12 +61,6 @@ from records.varint_columns import Numbers
 from records.wal import FINAL, PartitionBatches, build_object
 
 log = logging.getLogger("diskless.compaction.rewriter")
-
-MERGED: Final = -1
-"""Stands for the bound of a range whose records were all kept."""
-
-MAX_OLD_RUNS: Final = 2_000
-"""Old runs of one range: the most that one request replaces."""
 
 WINDOW_BYTES: Final = 16 * 1024 * 1024
 """Bytes of runs that compaction reads together."""
@@ -68,84 +71,6 @@ BLOCK_RECORDS: Final = 20_000
 
 BLOCK_DATA_BYTES: Final = 16 * 1024 * 1024
 """Decompressed bytes of a block of several batches: a thousand small ones may expand to 100 GB."""
-
-
-class Source(NamedTuple):
-    """Consecutive runs of a partition."""
-
-    topic_id: UUID
-    partition: int
-    runs: tuple[Run, ...]
-
-
-class CompactionTask(NamedTuple):
-    """A round of compaction of one partition."""
-
-    source: Source  # from the log start to the bound
-    bound: int  # exclusive
-    first_dirty: int  # below it, no two records have the same key
-    rewritten_until: int  # below it, an earlier attempt has rewritten under this bound
-    delete_retention_ms: int
-    now_ms: int  # ms since 1970
-    last_sequences: dict[int, int]  # of each active producer, by its id
-    salt: bytes  # of the keys' digests
-
-
-class RewrittenRange(NamedTuple):
-    """Runs of a partition, and those that take their place."""
-
-    topic_id: UUID
-    partition: int
-    old_runs: tuple[Run, ...]
-    bound: int  # or MERGED
-    flags: int
-    runs: tuple[FinalRun, ...]  # without their bytes
-    byte_offsets: tuple[int, ...]  # of the runs, in the object
-
-
-class RewrittenObject(NamedTuple):
-    """An uploaded object, and what it holds."""
-
-    object_id: int
-    size_bytes: int
-    ranges: tuple[RewrittenRange, ...]
-
-
-class Damage(NamedTuple):
-    """A run of batches whose bytes cannot be rewritten."""
-
-    topic_id: UUID
-    partition: int
-    offset: int  # of the run
-    reason: str
-
-
-class RewriterSettings(NamedTuple):
-    """Bounds of a rewriter, and the owner of its objects."""
-
-    keys: ObjectKeys
-    broker_id: int  # -1: a plan
-    broker_epoch: int
-    object_bytes: int  # source bytes of an object
-    map_bytes: int  # of the newest offsets of keys
-
-
-@dataclass(slots=True)
-class Report:
-    """The outcome of a task."""
-
-    damages: list[Damage] = field(default_factory=list)
-    read_bytes: int = 0
-    written_bytes: int = 0
-    read_records: int = 0  # that compaction judged
-    kept_records: int = 0
-    bound: int = MERGED  # of the round, if it was lowered
-    is_abandoned: bool = False  # the caller said not to go on
-
-    @property
-    def removed_records(self) -> int:
-        """Return the number of records that compaction removed."""
-        return self.read_records - self.kept_records
 
 
 @dataclass(slots=True)

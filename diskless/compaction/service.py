@@ -47,7 +47,8 @@ from diskless.compaction.planner import (
     plan_compaction,
     plan_merges,
 )
-from diskless.compaction.rewriter import (
+from diskless.compaction.tasks import (
+    SALT_BYTES,
     CompactionTask,
     Report,
     RewriterSettings,
@@ -57,7 +58,6 @@ from diskless.compaction.rewriter import (
 from diskless.compaction.worker import Callbacks, Task, TaskFailedError, Worker
 from diskless.fetch.runs_reader import Run, run_of
 from records.object_keys import ObjectKeys
-from records.offset_map import SALT_BYTES
 from records.rpc import batch_coordinator, rewriting
 
 log = logging.getLogger("diskless.compaction.service")

@@ -9,10 +9,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from diskless.compaction.rewriter import (
+from diskless.compaction.tasks import (
     CompactionTask,
     Report,
-    Rewriter,
     RewriterSettings,
     RewrittenObject,
     Source,
@@ -101,6 +100,8 @@ async def run_task(
 
     Raises:  StorageError, and the errors of the callbacks.
     """
+    from diskless.compaction.rewriter import Rewriter  # imports NumPy: not before a task runs
+
     rewriter = Rewriter(store, settings, next_id=callbacks.next_id, replace=callbacks.replace)
     try:
         if isinstance(task, CompactionTask):

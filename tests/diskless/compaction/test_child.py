@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from diskless.compaction.child import ChildWorker
-from diskless.compaction.rewriter import CompactionTask, RewriterSettings, RewrittenObject, Source
+from diskless.compaction.tasks import CompactionTask, RewriterSettings, RewrittenObject, Source
 from diskless.compaction.worker import Callbacks, TaskFailedError, Throttle
 from diskless.fetch.runs_reader import Run
 from diskless.stores.directory import PATH, DirectoryStorage

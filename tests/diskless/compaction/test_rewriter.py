@@ -12,11 +12,11 @@ from uuid import UUID
 import pytest
 
 from diskless.compaction import rewriter as rewriting
-from diskless.compaction.rewriter import (
+from diskless.compaction.rewriter import Rewriter
+from diskless.compaction.tasks import (
     MERGED,
     CompactionTask,
     Report,
-    Rewriter,
     RewriterSettings,
     RewrittenObject,
     Source,

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from diskless.compaction.rewriter import Report, RewriterSettings
 from diskless.compaction.service import COMPACTION, MERGE, Rewriting, RewritingSettings
+from diskless.compaction.tasks import Report, RewriterSettings
 from diskless.compaction.worker import Callbacks, Task, TaskFailedError, run_task
 from diskless.stores import StorageError
 from records.batch import iter_batches, iter_records

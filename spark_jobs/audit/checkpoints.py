@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from records.diskless import (
+    CleaningState,
     CoordinatorState,
     DisklessBrokerState,
     DisklessTopicState,
@@ -42,7 +43,7 @@ from spark_jobs.audit.answers import (
     counters_at,
     dead_ids,
 )
-from spark_jobs.audit.ledger import NEVER, Ledger, pairs
+from spark_jobs.audit.ledger import NEVER, Cleaning, Ledger, pairs
 from spark_jobs.audit.objects import Digest, LiveState, live_state_of
 from spark_jobs.audit.rows import (
     COLUMNS,
@@ -61,6 +62,9 @@ V = TypeVar("V")
 
 MAX_VALUE_CHARACTERS: Final = 500
 """Characters of one value in a violation: a lease may have thousands of ranges."""
+
+OPEN: Final = -2
+"""Stands in the place of an object's mark while a rewriter fills the object."""
 
 NO_RUNS: Final = Digest(0, 0, 0)
 
@@ -102,7 +106,7 @@ class Object(NamedTuple):
     used_bytes: int
     broker_id: int
     committed_at_ms: int
-    marked_at_ms: int  # -1: not marked
+    marked_at_ms: int  # -1: not marked; OPEN
 
 
 class Stretch(NamedTuple):
@@ -127,6 +131,7 @@ class CoordinatorFacts:
     leases: dict[int, Lease] = field(default_factory=dict)
     counters: Counters = INITIAL_COUNTERS
     kept: KeptAnswers = field(default_factory=KeptAnswers)
+    cleanings: dict[TopicPartition, Cleaning] = field(default_factory=dict)
     outside: list[tuple[int, str]] = field(default_factory=list)  # runs that exceed their object
 
 
@@ -212,6 +217,9 @@ class _CheckpointReader:
         columns: Sequence[Any] = (
             base, last - base + 1, record.object_ids, record.byte_offsets, record.byte_sizes,
             record.max_timestamps, record.timestamp_types,
+            record.record_counts or last - base + 1,
+            record.append_times or [-1] * len(last),
+            record.object_formats or [1] * len(last),
         )  # fmt: skip
         arrays = [np.array(column, np.int64) for column in columns]
         self.parts.append((len(self.codes) - 1, arrays))
@@ -222,6 +230,12 @@ class _CheckpointReader:
             if known is not None and not 0 <= byte_offset <= known.size_bytes - byte_size:
                 what = f"bytes {byte_offset} to {byte_offset + byte_size} of {known.size_bytes}"
                 self.facts.outside.append((object_id, what))
+
+    def cleaning(self, record: CleaningState) -> None:
+        rows = zip(record.cleaned_until, record.bounds, record.rewritten_until, strict=True)
+        for log_id, row in zip(record.log_ids, rows, strict=True):
+            place = self.places.get(log_id, (f"log id {log_id}", -1))
+            self.facts.cleanings[place] = Cleaning(*row)
 
     def producers(self, record: ProducersState) -> None:
         place = self.places.get(record.log_id, (f"log id {record.log_id}", -1))
@@ -248,7 +262,7 @@ class _CheckpointReader:
         """Return all runs of batches as rows, each with the last log offset of the checkpoint."""
         names = (
             "base_offset", "record_count", "object_id", "byte_offset", "byte_size",
-            "max_timestamp", "timestamp_type",
+            "max_timestamp", "timestamp_type", "kept_records", "append_time", "object_format",
         )  # fmt: skip
         empty = np.zeros(0, np.int64)
         given = {
@@ -262,9 +276,12 @@ class _CheckpointReader:
         columns["log_offset"] += self.facts.offset - 1
         columns["producer_id"] -= 1
         ids, inverse = np.unique(columns["object_id"], return_inverse=True)
-        known = (self.facts.objects.get(one) for one in ids.tolist())
+        known = [self.facts.objects.get(one) for one in ids.tolist()]
         sizes = np.array([-1 if one is None else one.size_bytes for one in known], np.int64)
         columns["size_bytes"] = sizes[inverse]
+        times = np.array([-1 if one is None else one.committed_at_ms for one in known], np.int64)
+        given_time = columns["append_time"]
+        columns["append_time"] = np.where(given_time < 0, times[inverse], given_time)
         return Rows(self.codes, place, columns)
 
 
@@ -274,6 +291,7 @@ _TAKE: Final[dict[type, Callable[[_CheckpointReader, Any], None]]] = {
     LeaseState: _CheckpointReader.lease,
     ObjectsState: _CheckpointReader.objects,
     RunsState: _CheckpointReader.runs,
+    CleaningState: _CheckpointReader.cleaning,
     ProducersState: _CheckpointReader.producers,
     DisklessBrokerState: _CheckpointReader.broker,
     KeptAnswerState: _CheckpointReader.answer,
@@ -311,12 +329,16 @@ def replay_facts(
             facts.partitions[place] = Partition(
                 incarnation.log_id, incarnation.start_before(offset), high_watermark
             )
+            cleaning = ledger.cleaning(place, offset)
+            if cleaning is not None:
+                facts.cleanings[place] = cleaning
     for object_id, item in committed.items():
         if ledger.removed.get(object_id, NEVER) >= offset:
             marked, marked_at_ms = ledger.marked.get(object_id, (NEVER, -1))
+            unmarked = OPEN if ledger.object_is_open(object_id, offset) else -1
             facts.objects[object_id] = item._replace(
                 used_bytes=live.used.get(object_id, 0),
-                marked_at_ms=marked_at_ms if marked < offset else -1,
+                marked_at_ms=marked_at_ms if marked < offset else unmarked,
             )
     for object_id, stays in ledger.found_orphans.items():
         for stay in stays:
@@ -328,7 +350,7 @@ def replay_facts(
             facts.producers[key] = left
     ids = sorted(committed)
     for lease_id, lease in ledger.leases.items():
-        if lease.granted < offset <= lease.forgotten:
+        if not lease.rewrites and lease.granted < offset <= lease.forgotten:
             mine = named.within(ids, lease.last_committed + 1, lease.end)
             facts.leases[lease_id] = Lease(
                 lease.broker_id, lease.broker_epoch, lease.first, lease.end,
@@ -461,6 +483,12 @@ def checkpoint_counters_replay(checkpoint: CoordinatorFacts, log: CoordinatorFac
     if checkpoint.counters != log.counters:
         says = f"the checkpoint says {_plain(checkpoint.counters)}, the log {_plain(log.counters)}"
         yield Fault(checkpoint.offset, says, "CoordinatorState")
+
+
+@rule("checkpoint-cleaning-replay", "4", "How far partitions are cleaned is as the log says.")
+def checkpoint_cleaning_replay(checkpoint: CoordinatorFacts, log: CoordinatorFacts) -> Faults:
+    ours, theirs = checkpoint.cleanings, log.cleanings
+    yield from _compare(checkpoint, ours, theirs, "CleaningState", "partition", _of_place)
 
 
 @rule("checkpoint-answers-replay", "4, 6", "A checkpoint's kept answers are the log's.")

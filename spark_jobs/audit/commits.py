@@ -175,9 +175,9 @@ def bytes_disjoint(commits: Commits) -> Faults:
 def lease_open(commits: Commits) -> Faults:
     for heads, row, lease_id in _by_lease(commits):
         lease, offset = commits.ledger.leases.get(lease_id), int(heads["log_offset"][row])
-        if lease is None or not lease.granted < offset < lease.closed:
-            when = "was never granted"
-            if lease is not None:
+        if lease is None or lease.rewrites or not lease.granted < offset < lease.closed:
+            when = "was never granted to append"
+            if lease is not None and not lease.rewrites:
                 until = "" if lease.closed == NEVER else f" to {lease.closed}"
                 when = f"was open from log offset {lease.granted}{until}"
             yield _fault(heads, row, f"lease {lease_id} {when}")

@@ -29,10 +29,12 @@ from records.diskless import (
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
     OrphansFoundRecord,
+    RewriteLeaseGrantedRecord,
+    RunsReplacedRecord,
 )
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.uuids import encode_uuid
-from spark_jobs.audit.ledger import APPLIED, NEVER, Ledger
+from spark_jobs.audit.ledger import APPLIED, NEVER, Ledger, replacements_of
 from spark_jobs.audit.log import Event
 from spark_jobs.audit.rules import Fault, Faults, Findings, RecordRules
 
@@ -87,14 +89,16 @@ def log_ids_once(ledger: Ledger, record: DisklessPartitionsRecord) -> Faults:
 @on(
     "partitions-known", "5", "A record names only existing partitions.",
     LogStartOffsetsRecord, DisklessPartitionsRemovedRecord, DisklessPartitionsReleasedRecord,
+    RunsReplacedRecord,
 )  # fmt: skip
 def partitions_known(
     ledger: Ledger,
     record: LogStartOffsetsRecord
+    | RunsReplacedRecord
     | DisklessPartitionsRemovedRecord
     | DisklessPartitionsReleasedRecord,
 ) -> Faults:
-    if isinstance(record, LogStartOffsetsRecord):
+    if isinstance(record, LogStartOffsetsRecord | RunsReplacedRecord):
         topics = [encode_uuid(topic_id) for topic_id in record.topic_ids]
         named = zip((topics[i] for i in record.topic_indexes), record.partitions, strict=True)
     else:
@@ -151,9 +155,12 @@ def controller_epochs_rise(ledger: Ledger, record: Any) -> Faults:
 
 
 @on(
-    "lease-ids-once", "7", "Leases and the object ids in them are granted once.", LeaseGrantedRecord
-)
-def lease_ids_once(ledger: Ledger, record: LeaseGrantedRecord) -> Faults:
+    "lease-ids-once", "7", "Leases and the object ids in them are granted once.",
+    LeaseGrantedRecord, RewriteLeaseGrantedRecord,
+)  # fmt: skip
+def lease_ids_once(
+    ledger: Ledger, record: LeaseGrantedRecord | RewriteLeaseGrantedRecord
+) -> Faults:
     if record.lease_id < ledger.next_lease_id:
         yield _fault(f"lease {record.lease_id} after {ledger.next_lease_id - 1}")
     if record.first_object_id < ledger.next_object_id:
@@ -179,7 +186,7 @@ def broker_epochs_fence(ledger: Ledger, record: LeaseGrantedRecord) -> Faults:
 
 @on(
     "lease-closed-once", "7", "A lease is closed once, and forgotten only after that.",
-    LeaseGrantedRecord, LeaseClosedRecord, LeasesForgottenRecord,
+    LeaseGrantedRecord, RewriteLeaseGrantedRecord, LeaseClosedRecord, LeasesForgottenRecord,
 )  # fmt: skip
 def lease_closed_once(ledger: Ledger, record: Any) -> Faults:
     if isinstance(record, LeasesForgottenRecord):
@@ -207,3 +214,72 @@ def objects_leased(
     for object_id in record.object_ids:
         if not 0 <= object_id < ledger.next_object_id:
             yield _fault("it was never in a lease", object_id)
+
+
+# --- rewritten objects --------------------------------------------------------------------------
+
+
+@on("open-unmarked", "7", "An object that is still filled is not marked.", ObjectsMarkedRecord)
+def open_unmarked(ledger: Ledger, record: ObjectsMarkedRecord) -> Faults:
+    for object_id in record.object_ids:
+        if ledger.object_is_open(object_id):
+            yield _fault("marked, and its rewriter may still fill it", object_id)
+
+
+@on(
+    "replacement-leased", "7",
+    "Runs are replaced by those of an object that is open under an open rewrite lease.",
+    RunsReplacedRecord,
+)  # fmt: skip
+def replacement_leased(ledger: Ledger, record: RunsReplacedRecord) -> Faults:
+    object_id, lease = record.object_id, ledger.leases.get(record.lease_id)
+    if lease is None or not lease.rewrites or lease.closed != NEVER:
+        yield _fault(f"lease {record.lease_id} is no open rewrite lease", object_id)
+    elif not lease.first <= object_id < lease.end or lease.broker_id != record.broker_id:
+        what = f"lease {record.lease_id} has ids {lease.first} to {lease.end - 1}"
+        yield _fault(f"{what} for broker {lease.broker_id}, not {record.broker_id}", object_id)
+    known = ledger.rewritten.get(object_id)
+    if object_id in ledger.fenced or object_id in ledger.found_orphans:
+        yield _fault("it was called safe to delete", object_id)
+    elif known is not None and known.closed != NEVER:
+        yield _fault(f"it was closed at log offset {known.closed}", object_id)
+    elif known is not None and (known.size_bytes, known.lease_id) != (
+        record.size_bytes, record.lease_id,
+    ):  # fmt: skip
+        what = f"{record.size_bytes} bytes of lease {record.lease_id}, it was opened with"
+        yield _fault(f"{what} {known.size_bytes} of lease {known.lease_id}", object_id)
+
+
+@on(
+    "replacement-tiles", "5", "New runs tile the range that they replace, inside their object.",
+    RunsReplacedRecord,
+)  # fmt: skip
+def replacement_tiles(ledger: Ledger, record: RunsReplacedRecord) -> Faults:
+    for (topic_id, index), row in replacements_of(-1, record):
+        name, base = f"{topic_id}-{index}", row.first
+        for last, count, place, size, *_ in row.runs:
+            if last < base or not 0 <= count <= last - base + 1:
+                yield _fault(f"{name}: a run from {base} to {last} has {count} records")
+            if place < 0 or size < 1 or place + size > record.size_bytes:
+                what = f"bytes {place} to {place + size} of {record.size_bytes}"
+                yield _fault(f"{name}: {what}", record.object_id)
+            base = last + 1
+        if base != row.end:
+            yield _fault(f"{name}: new runs end at {base}, the range at {row.end}")
+    known = ledger.rewritten.get(record.object_id)
+    filled = sum(record.byte_sizes) + (0 if known is None else known.filled)
+    if filled > record.size_bytes:
+        yield _fault(f"{filled} bytes are claimed of {record.size_bytes}", record.object_id)
+
+
+@on(
+    "flags-cleaned", "8",
+    "Tombstones are dated or removed only where a partition is cleaned from its log start on.",
+    RunsReplacedRecord,
+)  # fmt: skip
+def flags_cleaned(ledger: Ledger, record: RunsReplacedRecord) -> Faults:
+    for place, row in replacements_of(-1, record):
+        until = ledger.cleaning_after(place, row).cleaned_until
+        if row.flags and until < row.end:
+            what = f"flags {row.flags} up to {row.end}, it is cleaned until {until}"
+            yield _fault(f"{place[0]}-{place[1]}: {what}", record.object_id)

@@ -18,9 +18,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from records.diskless import (
+    CleaningState,
     ControllerEpochRecord,
     CoordinatorState,
     DeleteFenceRecord,
@@ -41,6 +42,9 @@ from records.diskless import (
     ObjectsState,
     OrphansFoundRecord,
     ProducersExpiredRecord,
+    RewriteLeaseGrantedRecord,
+    RewriteLeaseState,
+    RunsReplacedRecord,
 )
 from records.schema import MetadataRecord
 from records.uuids import encode_uuid
@@ -84,6 +88,7 @@ class LeaseHistory:
     skipped: tuple[tuple[int, int], ...] = ()  # below it and never committed, likewise
     orphans: tuple[tuple[int, int], ...] = ()  # likewise, if it
     was_closed: bool = False  # by then
+    rewrites: bool = False  # of a rewriter
 
 
 @dataclass(slots=True)
@@ -107,6 +112,62 @@ class OrphanInterval:
     gone: int = NEVER
 
 
+class Replacement(NamedTuple):
+    """A range of a partition whose runs one record replaced."""
+
+    offset: int  # of the record in the log
+    object_id: int
+    first: int
+    end: int  # exclusive
+    old_runs: int
+    bound: int  # -1: merged
+    flags: int
+    runs: tuple[tuple[int, ...], ...]  # new ones, each with the values of `NEW_RUN_COLUMNS`
+
+    @property
+    def records(self) -> int:
+        """Return the number of records in all new runs of the range."""
+        return sum(run[1] for run in self.runs)
+
+
+NEW_RUN_COLUMNS: Final = (
+    "last_offsets", "record_counts", "byte_offsets", "byte_sizes", "max_timestamps",
+    "append_times", "timestamp_types",
+)  # fmt: skip
+
+
+class Cleaning(NamedTuple):
+    """The offsets up to which a partition is cleaned."""
+
+    cleaned_until: int = 0
+    bound: int = -1
+    rewritten_until: int = 0
+
+    def after(self, first: int, end: int, bound: int, log_start: int) -> Cleaning:
+        """Return the offsets after the range [first, end) was replaced under a bound."""
+        if bound < 0:
+            return self
+        cleaned = max(self.cleaned_until, log_start)  # below it nothing is left to clean
+        rewritten = max(self.rewritten_until, log_start)
+        reach = rewritten if bound == self.bound else log_start
+        if first > reach:
+            return Cleaning(cleaned, self.bound, rewritten)
+        return Cleaning(max(cleaned, reach, end), bound, max(reach, end))
+
+
+@dataclass(slots=True)
+class RewrittenObject:
+    """An object that a rewriter filled, and the log offsets between which it was open."""
+
+    size_bytes: int
+    broker_id: int
+    lease_id: int
+    opened: int
+    opened_at_ms: int
+    closed: int = NEVER
+    filled: int = 0  # bytes that runs were given
+
+
 @dataclass(slots=True)
 class Ledger:
     """Everything that a coordinator's log says besides commits.
@@ -128,6 +189,11 @@ class Ledger:
     controller_epochs: list[tuple[int, int]] = field(
         default_factory=list
     )  # log offset, controller epoch
+    replaced: dict[TopicPartition, list[Replacement]] = field(default_factory=dict)
+    rewritten: dict[int, RewrittenObject] = field(default_factory=dict)
+    cleanings: dict[TopicPartition, list[tuple[int, Cleaning]]] = field(
+        default_factory=dict
+    )  # by log offset
     controller_epoch: int = -1
     base_ids: tuple[int, int, int] = (0, 0, 0)  # lease, object, log: next where the log begins
     next_lease_id: int = 0
@@ -150,6 +216,26 @@ class Ledger:
             if topic.created < offset:
                 return topic if offset <= topic.expired else None
         return None
+
+    def cleaning(self, place: TopicPartition, offset: int = NEVER) -> Cleaning | None:
+        """Return how far a partition is cleaned at a log offset; None if it never was."""
+        found = [cleaning for at, cleaning in self.cleanings.get(place, ()) if at < offset]
+        return found[-1] if found else None
+
+    def cleaning_after(self, place: TopicPartition, row: Replacement) -> Cleaning:
+        """Return how far a partition is cleaned once this range of it is replaced."""
+        incarnation = self.incarnation(place)
+        start = 0 if incarnation is None else incarnation.start_before(NEVER)
+        before = self.cleaning(place) or Cleaning()
+        return before.after(row.first, row.end, row.bound, start)
+
+    def object_is_open(self, object_id: int, offset: int = NEVER) -> bool:
+        """Return whether a rewriter may still fill an object at a log offset."""
+        found = self.rewritten.get(object_id)
+        if found is None or not found.opened < offset <= found.closed:
+            return False
+        lease = self.leases.get(found.lease_id)
+        return lease is not None and offset <= lease.closed
 
     def get_or_add_topic(self, topic_id: str, name: str, created: int) -> TopicIncarnation:
         """Return the topic that has this id now, or add a topic with this id and name."""
@@ -245,7 +331,54 @@ def _end_lease(
     if lease is not None and lease.closed == NEVER:
         lease.closed, lease.closed_at_ms = offset, closed_at_ms
         lease.used_end = min(lease.end, used_end)
-        ledger.open_leases[lease.broker_id].discard(lease_id)
+        ledger.open_leases.get(lease.broker_id, set()).discard(lease_id)
+
+
+def _apply_rewrite_lease(ledger: Ledger, offset: int, record: RewriteLeaseGrantedRecord) -> None:
+    for lease_id in record.closed_lease_ids:
+        _end_lease(ledger, offset, lease_id, record.granted_at_ms)
+    end = record.first_object_id + record.object_count
+    ledger.leases[record.lease_id] = LeaseHistory(
+        record.broker_id, record.broker_epoch, record.first_object_id, end, offset,
+        record.granted_at_ms, last_committed=record.first_object_id - 1, rewrites=True,
+    )  # fmt: skip
+    ledger.next_lease_id = max(ledger.next_lease_id, record.lease_id + 1)
+    ledger.next_object_id = max(ledger.next_object_id, end)
+
+
+def replacements_of(
+    offset: int, record: RunsReplacedRecord
+) -> list[tuple[TopicPartition, Replacement]]:
+    """Return the ranges that a record replaces, each with its partition."""
+    runs = list(zip(*(getattr(record, name) for name in NEW_RUN_COLUMNS), strict=True))
+    found, at = [], 0
+    for topic, index, count, first, end, old_runs, bound, flags in zip(
+        record.topic_indexes, record.partitions, record.run_counts, record.first_offsets,
+        record.end_offsets, record.old_run_counts, record.bounds, record.flags, strict=True,
+    ):  # fmt: skip
+        place = encode_uuid(record.topic_ids[topic]), index
+        new = tuple(runs[at : at + count])
+        row = Replacement(offset, record.object_id, first, end, old_runs, bound, flags, new)
+        found.append((place, row))
+        at += count
+    return found
+
+
+def _apply_replaced(ledger: Ledger, offset: int, record: RunsReplacedRecord) -> None:
+    filled = ledger.rewritten.setdefault(
+        record.object_id,
+        RewrittenObject(
+            record.size_bytes, record.broker_id, record.lease_id, offset, record.replaced_at_ms
+        ),
+    )
+    filled.filled += sum(record.byte_sizes)
+    if record.closes_object:
+        filled.closed = min(filled.closed, offset)
+    for place, row in replacements_of(offset, record):
+        cleaning = ledger.cleaning_after(place, row)
+        ledger.replaced.setdefault(place, []).append(row)
+        if row.bound >= 0 and cleaning != ledger.cleaning(place):
+            ledger.cleanings.setdefault(place, []).append((offset, cleaning))
 
 
 def _apply_leases_forgotten(ledger: Ledger, offset: int, record: LeasesForgottenRecord) -> None:
@@ -334,6 +467,38 @@ def _load_lease(ledger: Ledger, offset: int, record: LeaseState) -> None:
     ledger.fenced.update((object_id, offset) for object_id in record.fenced)
 
 
+def _load_rewrite_lease(ledger: Ledger, offset: int, record: RewriteLeaseState) -> None:
+    lease = LeaseHistory(
+        record.broker_id, record.broker_epoch, record.first_object_id, record.end_object_id, -1,
+        record.granted_at_ms, was_closed=record.closed_at_ms >= 0, rewrites=True,
+    )  # fmt: skip
+    if record.closed_at_ms >= 0:
+        lease.closed, lease.closed_at_ms = offset, record.closed_at_ms
+    ledger.leases[record.lease_id] = lease
+    ledger.fenced.update((object_id, offset) for object_id in record.fenced)
+    still_open = set(record.open_ids)
+    for first, end in pairs(record.opened):
+        for object_id in range(first, end):
+            if object_id not in still_open:  # its size is the objects' to say
+                ledger.rewritten[object_id] = RewrittenObject(
+                    -1, record.broker_id, record.lease_id, -1, -1, -1
+                )
+    for object_id, size, filled in zip(
+        record.open_ids, record.open_sizes, record.open_filled, strict=True
+    ):
+        ledger.rewritten[object_id] = RewrittenObject(
+            size, record.broker_id, record.lease_id, -1, -1, filled=filled
+        )
+
+
+def _load_cleaning(ledger: Ledger, _offset: int, record: CleaningState) -> None:
+    rows = zip(record.cleaned_until, record.bounds, record.rewritten_until, strict=True)
+    for log_id, row in zip(record.log_ids, rows, strict=True):
+        place = ledger.by_log_id.get(log_id)
+        if place is not None:
+            ledger.cleanings[place] = [(-1, Cleaning(*row))]
+
+
 def pairs(flat: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """Split a flat list of range bounds into pairs; an unpaired last bound is dropped."""
     return tuple(zip(flat[::2], flat[1::2], strict=False))
@@ -358,6 +523,8 @@ _APPLY: Final[dict[type[MetadataRecord], Callable[[Ledger, int, Any], None]]] = 
     LogStartOffsetsRecord: _apply_log_starts,
     LeaseGrantedRecord: _apply_lease_granted,
     LeaseClosedRecord: _apply_lease_closed,
+    RewriteLeaseGrantedRecord: _apply_rewrite_lease,
+    RunsReplacedRecord: _apply_replaced,
     LeasesForgottenRecord: _apply_leases_forgotten,
     DeleteFenceRecord: _apply_fence,
     ObjectsMarkedRecord: _apply_marked,
@@ -368,6 +535,8 @@ _APPLY: Final[dict[type[MetadataRecord], Callable[[Ledger, int, Any], None]]] = 
     CoordinatorState: _load_counters,
     DisklessTopicState: _load_topic,
     LeaseState: _load_lease,
+    RewriteLeaseState: _load_rewrite_lease,
+    CleaningState: _load_cleaning,
     DisklessBrokerState: _load_broker,
     ObjectsState: _load_objects,
 }

@@ -22,18 +22,29 @@ import numpy as np
 
 from spark_jobs.audit.commits import COMMIT, Commits
 from spark_jobs.audit.ledger import NEVER, Ledger
-from spark_jobs.audit.rows import Numbers, Rows, TopicPartition, groups, row_checksums, slices
+from spark_jobs.audit.rows import (
+    COLUMNS,
+    Numbers,
+    Rows,
+    TopicPartition,
+    groups,
+    row_checksums,
+    slices,
+)
 from spark_jobs.audit.rules import Fault, Faults, rule
 
 RUN_COLUMNS: Final = (
     "base_offset", "record_count", "object_id", "byte_offset", "byte_size", "max_timestamp",
-    "timestamp_type",
+    "timestamp_type", "kept_records", "append_time", "object_format",
 )  # fmt: skip
 
 
 def runs_of(rows: Rows) -> Rows:
     """Merge accepted batches that are adjacent in one object into one row for each run."""
     kept = rows.where(rows.accepted)
+    kept.columns["kept_records"] = kept["record_count"]  # of a rewritten run fewer than offsets
+    kept.columns["append_time"] = kept["committed_at_ms"]
+    kept.columns["object_format"] = np.ones(len(kept), np.int64)
     if not len(kept):
         return kept
     place, kind = kept.place, kept["timestamp_type"]
@@ -47,7 +58,7 @@ def runs_of(rows: Rows) -> Rows:
     )
     first = np.flatnonzero(new)
     runs = kept.where(first)
-    for name in ("record_count", "byte_size"):
+    for name in ("record_count", "kept_records", "byte_size"):
         runs.columns[name] = np.add.reduceat(kept[name], first)
     runs.columns["max_timestamp"] = np.maximum.reduceat(kept["max_timestamp"], first)
     return runs
@@ -71,7 +82,91 @@ def death_offsets(runs: Rows, ledger: Ledger) -> Numbers:
                 at = np.searchsorted(log_starts, last_offset[here], side="right")
                 known = at < len(offsets)
                 found[here[known]] = np.minimum(offsets[at[known]], incarnation.gone)
+        for row in ledger.replaced.get(runs.places[runs.place[mine[0]]], ()):
+            base = runs["base_offset"][mine]
+            inside = (base >= row.first) & (base < row.end)
+            inside &= (runs["log_offset"][mine] < row.offset) & (found[mine] > row.offset)
+            found[mine[inside]] = row.offset
     return found
+
+
+def rewritten_runs(ledger: Ledger) -> Rows:
+    """Return the runs that rewriters wrote, also those that are dead since."""
+    places = list(ledger.replaced)
+    cells: list[tuple[int, ...]] = []
+    for code, place in enumerate(places):
+        for row in ledger.replaced[place]:
+            item, base = ledger.rewritten[row.object_id], row.first
+            for last, records, byte_offset, size, newest, appended, kind in row.runs:
+                cells.append(
+                    (code, row.offset, row.object_id, item.size_bytes, item.broker_id, base,
+                     last - base + 1, records, byte_offset, size, newest, appended, kind)
+                )  # fmt: skip
+                base = last + 1
+    names = (
+        "log_offset", "object_id", "size_bytes", "broker_id", "base_offset", "record_count",
+        "kept_records", "byte_offset", "byte_size", "max_timestamp", "append_time",
+        "timestamp_type",
+    )  # fmt: skip
+    place_codes, *given = np.array(cells, np.int64).reshape(-1, len(names) + 1).T
+    columns = {name: np.zeros(len(cells), np.int64) for name in COLUMNS}
+    columns |= dict(zip(names, given, strict=True))
+    columns["object_format"] = np.full(len(cells), 2, np.int64)
+    return Rows(places, place_codes, columns)
+
+
+class OldRuns(NamedTuple):
+    """The live runs that a replacement found in its range, summed up."""
+
+    runs: int = 0
+    offsets: int = 0
+    records: int = 0
+    first: int = NEVER
+    end: int = -1
+
+    def add(self, other: OldRuns) -> OldRuns:
+        """Return the sum of this span's runs and another's."""
+        return OldRuns(
+            self.runs + other.runs, self.offsets + other.offsets, self.records + other.records,
+            min(self.first, other.first), max(self.end, other.end),
+        )  # fmt: skip
+
+
+OldRunsOf = dict[tuple[int, TopicPartition], OldRuns]
+"""The old runs of each replacement, by the log offset of its record and its partition."""
+
+
+def old_runs(runs: Rows, deaths: Numbers, ledger: Ledger) -> OldRunsOf:
+    """Sum up the runs of a span that each replacement ended."""
+    found: OldRunsOf = {}
+    ended = np.isin(deaths, [row.offset for rows in ledger.replaced.values() for row in rows])
+    dead, at = runs.where(ended), deaths[ended]
+    order, starts = groups(dead.place, at)
+    for start, end in slices(starts, len(order)):
+        mine = dead.where(order[start:end])
+        key = int(at[order[start]]), mine.places[int(mine.place[0])]
+        found[key] = OldRuns(
+            len(mine), int(mine["record_count"].sum()), int(mine["kept_records"].sum()),
+            int(mine["base_offset"].min()), int(mine.end_offset.max()),
+        )  # fmt: skip
+    return found
+
+
+@rule("replaced-live", "5", "Live runs tiled the range that is replaced, and no record appears.")
+def replaced_live(ledger: Ledger, old: OldRunsOf) -> Faults:
+    for place, rows in ledger.replaced.items():
+        for row in rows:
+            found = old.get((row.offset, place), OldRuns())
+            here = (row.first, row.end, row.end - row.first, row.old_runs)
+            name = f"{place[0]}-{place[1]} {row.first} to {row.end}"
+            what = ""
+            if (found.first, found.end, found.offsets, found.runs) != here:
+                what = f"{row.old_runs} runs are replaced, {found.runs} live runs of"
+                what += f" {found.offsets} offsets were there"
+            elif row.records > found.records or (row.bound < 0 and row.records != found.records):
+                what = f"{found.records} records became {row.records}"
+            if what:
+                yield Fault(row.offset, f"{name}: {what}", "RunsReplacedRecord", row.object_id)
 
 
 # --- the rules ----------------------------------------------------------------------------------
@@ -104,7 +199,13 @@ def removed_unused(commits: Commits) -> Faults:
 def _too_early(commits: Commits, when: dict[int, int], how: str, record: str) -> Faults:
     named = np.isin(commits.rows["object_id"], list(when))
     runs = runs_of(commits.rows.where(named))
-    for row, death in enumerate(death_offsets(runs, commits.ledger).tolist()):
+    yield from used_after(runs, commits.ledger, when, how, record)
+
+
+def used_after(runs: Rows, ledger: Ledger, when: dict[int, int], how: str, record: str) -> Faults:
+    """Yield the runs that lived when their object was marked or removed."""
+    runs = runs.where(np.isin(runs["object_id"], list(when)))
+    for row, death in enumerate(death_offsets(runs, ledger).tolist()):
         object_id = int(runs["object_id"][row])
         if death >= when[object_id]:
             until = "" if death == NEVER else f" until log offset {death}"
@@ -176,7 +277,7 @@ class LiveState:
 
 def live_at(runs: Rows, deaths: Numbers, offset: int) -> LiveState:
     """Sum up the runs of batches that are not deleted yet at a log offset (exclusive)."""
-    return live_state_of(runs.where(deaths >= offset))
+    return live_state_of(runs.where((deaths >= offset) & (runs["log_offset"] < offset)))
 
 
 def live_state_of(runs: Rows) -> LiveState:
@@ -198,6 +299,7 @@ def live_state_of(runs: Rows) -> LiveState:
 
 
 __all__ = [
-    "COMMIT", "Digest", "LiveState", "death_offsets", "live_at", "live_state_of",
-    "marked_committed", "marked_unused", "removed_unused", "runs_of",
+    "COMMIT", "Digest", "LiveState", "OldRuns", "OldRunsOf", "death_offsets", "live_at",
+    "live_state_of", "marked_committed", "marked_unused", "old_runs", "removed_unused",
+    "replaced_live", "rewritten_runs", "runs_of", "used_after",
 ]  # fmt: skip

@@ -21,15 +21,8 @@ from typing import Any, Final
 import numpy as np
 
 from records.diskless import (
-    CleaningState,
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
-    ObjectsState,
-    RewriteLeaseGrantedRecord,
-    RewriteLeaseRenewedRecord,
-    RewriteLeaseState,
-    RunsReplacedRecord,
-    RunsState,
 )
 from records.frame import decode_record
 from records.object_keys import ObjectKeys
@@ -45,7 +38,14 @@ from spark_jobs.audit.checkpoints import (
 from spark_jobs.audit.events import check_events
 from spark_jobs.audit.ledger import Ledger
 from spark_jobs.audit.log import BatchSpan, SpanSummary, check_spans, summarise_span
-from spark_jobs.audit.objects import LiveState, marked_committed, orphans_deleted
+from spark_jobs.audit.objects import (
+    LiveState,
+    OldRuns,
+    OldRunsOf,
+    marked_committed,
+    orphans_deleted,
+    replaced_live,
+)
 from spark_jobs.audit.replicas import BlockSums, batches_in_block, differing_blocks, replicas_agree
 from spark_jobs.audit.rows import EndState
 from spark_jobs.audit.rules import Findings
@@ -54,6 +54,7 @@ from spark_jobs.audit.tasks import (
     AuditContext,
     SpanVerdict,
     check_a_cluster,
+    judge_rewritten,
     judge_span,
     read_facts,
     sum_batches,
@@ -73,25 +74,6 @@ MAX_CHECKPOINTS: Final = 4
 
 Progress = Callable[[int], None]
 """Called with the number of tasks that have just finished."""
-
-
-_REWRITING: Final = {
-    cls.schema().key
-    for cls in (
-        RewriteLeaseGrantedRecord,
-        RewriteLeaseRenewedRecord,
-        RunsReplacedRecord,
-        RewriteLeaseState,
-        CleaningState,
-    )
-}
-_SINCE_REWRITING: Final = {RunsState.schema().key, ObjectsState.schema().key}  # from version 1 on
-
-
-def is_rewriting(kind: tuple[int, int]) -> bool:
-    """Return whether only the rewriting of objects appends records of this type and version."""
-    key, version = kind
-    return key in _REWRITING or (key in _SINCE_REWRITING and version > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +222,6 @@ class LogAudit:
     def audit_coordinator(self) -> EndState:
         """Check every rule about a coordinator's log, and return the state at its end."""
         parts = self._summarise(keeps_events=True)
-        if any(is_rewriting(kind) for part in parts for kind in part.types):
-            self._report.unchecked[self._name] = (
-                "it has rewritten objects (records 1117 to 1119), which the audit cannot judge yet"
-            )
-            return EndState()
         facts = self._read_checkpoints()
         base = facts.get(self._spans[0]) if self._spans and self._spans[0].is_checkpoint else None
         first = int(bool(self._spans) and self._spans[0].is_checkpoint)
@@ -323,6 +300,11 @@ class LogAudit:
         verdicts: list[SpanVerdict] = self._run(
             partial(judge_span, shared), list(zip(spans, before, strict=True))
         )
+        if ledger.replaced:
+            verdicts += self._run(partial(judge_rewritten, shared), [ledger])
+            if bucket is not None and bucket.depth is not Depth.NONE:
+                which = f"footer-agrees, bytes-sound of rewritten objects, {self._name}"
+                self._report.unchecked[which] = "their batches are not judged yet"
         for one in verdicts:
             if one.store_failed is not None:
                 raise one.store_failed
@@ -334,8 +316,13 @@ class LogAudit:
     ) -> None:
         """Report the faults of objects that show only when all spans of the log are combined."""
         committed = np.concatenate(
-            [np.zeros(0, np.int64), *(verdict.objects[0] for verdict in verdicts)]
+            [np.array(list(ledger.rewritten), np.int64), *(part.objects[0] for part in verdicts)]
         )
+        old: OldRunsOf = {}
+        for verdict in verdicts:
+            for key, found in verdict.old.items():
+                old[key] = old.get(key, OldRuns()).add(found)
+        self._findings.add("replaced-live", self._name, replaced_live(ledger, old))
         known = () if base is None else base.objects
         faults = marked_committed(ledger, committed, known)
         self._findings.add("marked-committed", self._name, faults)
@@ -394,6 +381,11 @@ class LogAudit:
             ids, *columns = heads[:4, heads[HEADS.index("log_offset")] < offset].tolist()
             for object_id, size, broker, time in zip(ids, *columns, strict=True):
                 committed[object_id] = Object(size, 0, broker, time, -1)
+            for object_id, item in ledger.rewritten.items():
+                if 0 <= item.opened < offset:
+                    committed[object_id] = Object(
+                        item.size_bytes, 0, item.broker_id, item.opened_at_ms, -1
+                    )
             places = {i: [place for place, _ in starts] for i, starts in found.kept.starts.items()}
             kept = following.advance_to(offset, places)
             log = replay_facts(offset, ledger, ends_at[offset], live, committed, kept, named)

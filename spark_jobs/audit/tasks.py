@@ -8,6 +8,7 @@ Source: docs/design/pipeline.md#the-audit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,7 +31,16 @@ from spark_jobs.audit.cluster import check_cluster
 from spark_jobs.audit.commits import Commits
 from spark_jobs.audit.ledger import Ledger
 from spark_jobs.audit.log import SpanSummary, log_readable, summarise_span
-from spark_jobs.audit.objects import LiveState, death_offsets, live_at, runs_of
+from spark_jobs.audit.objects import (
+    LiveState,
+    OldRunsOf,
+    death_offsets,
+    live_at,
+    old_runs,
+    rewritten_runs,
+    runs_of,
+    used_after,
+)
 from spark_jobs.audit.replicas import BlockSums, sum_span
 from spark_jobs.audit.rows import EndState, Numbers, Rows, rows_of
 from spark_jobs.audit.rules import RULES, Fault, Findings, rules_of
@@ -57,6 +67,7 @@ class SpanVerdict:
     objects: Numbers  # of commits: what `commit_heads` returns, a column each
     missing_objects: list[tuple[int, Fault]]
     read: int  # objects whose bytes were read
+    old: OldRunsOf  # its runs that were replaced
     store_failed: StorageError | None = None  # then nothing is said of objects
 
 
@@ -123,27 +134,46 @@ def judge_span(shared: AuditContext, work: tuple[Span, EndState]) -> SpanVerdict
         findings.check(shared.log, COMMIT_RULES, commits)
         heads = commit_heads(rows)
     runs = rows if span.is_checkpoint else runs_of(rows)
+    offsets = [offset for offset in shared.offsets if offset >= span.end_offset]
+    return _judge_runs(shared, rows, runs, offsets, SpanVerdict(findings, {}, heads, [], 0, {}))
+
+
+def judge_rewritten(shared: AuditContext, ledger: Ledger) -> SpanVerdict:
+    """Check the runs that rewriters wrote, as `judge_span` checks those of commits."""
+    findings, runs = Findings(), rewritten_runs(ledger)
+    marked = {object_id: offset for object_id, (offset, _) in ledger.marked.items()}
+    for name, when, how, record in (
+        ("marked-unused", marked, "marked", "ObjectsMarkedRecord"),
+        ("removed-unused", ledger.removed, "removed", "ObjectsRemovedRecord"),
+    ):
+        findings.add(name, shared.log, used_after(runs, ledger, when, how, record))
+    heads = np.zeros((len(HEADS) + 1, 0), np.int64)
+    verdict = SpanVerdict(findings, {}, heads, [], 0, {})
+    return _judge_runs(shared, runs, runs, shared.offsets, verdict)
+
+
+def _judge_runs(
+    shared: AuditContext, rows: Rows, runs: Rows, offsets: Sequence[int], verdict: SpanVerdict
+) -> SpanVerdict:
+    """Add live runs, replaced runs, and the faults of live objects to a verdict."""
+    ledger = shared.ledger
     deaths = death_offsets(runs, ledger)
-    live = {
-        offset: live_at(runs, deaths, offset)
-        for offset in shared.offsets
-        if offset >= span.end_offset
-    }
-    missed: list[tuple[int, Fault]] = []
-    read = 0
+    verdict.live = {offset: live_at(runs, deaths, offset) for offset in offsets}
+    verdict.old = old_runs(runs, deaths, ledger)
     if shared.bucket is not None:
         used = np.unique(runs["object_id"][deaths >= shared.end_offset])
         alive = used[~np.isin(used, [*ledger.marked, *ledger.removed])]
         try:
             inspections = inspect_objects(
-                shared.bucket, claims_of(rows, alive, whole=not span.is_checkpoint)
+                shared.bucket, claims_of(rows, alive, whole=rows is not runs)
             )
         except StorageError as error:  # an answer: engines raise only what is wrong with logs
-            return SpanVerdict(findings, live, heads, [], 0, error)
-        check_store(shared.log, inspections, findings)
-        missed = missing_objects(inspections)
-        read = sum(inspection.footer is not None for inspection in inspections)
-    return SpanVerdict(findings, live, heads, missed, read)
+            verdict.store_failed = error
+            return verdict
+        check_store(shared.log, inspections, verdict.findings)
+        verdict.missing_objects = missing_objects(inspections)
+        verdict.read = sum(inspection.footer is not None for inspection in inspections)
+    return verdict
 
 
 def _commits_in(span: Span) -> Rows:

@@ -25,10 +25,12 @@ from records.diskless import (
     ObjectCommitRecord,
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
+    RewriteLeaseGrantedRecord,
+    RunsReplacedRecord,
 )
 from records.schema import MetadataRecord
 from tests.coordinator.batch.actors import OTHER_TOPIC, TOPIC
-from tests.spark_jobs.audit_world import THIRD_TOPIC, Entry, a_history
+from tests.spark_jobs.audit_world import THIRD_TOPIC, Entry, a_history, a_rewritten_history
 
 changed: Final[Any] = _replace  # of any record
 
@@ -40,6 +42,23 @@ PLANTS: Final[dict[str, list[Plant]]] = {}
 @cache
 def the_history() -> tuple[Entry, ...]:
     return tuple(a_history())
+
+
+REWRITING_PLANTS: Final[dict[str, list[Plant]]] = {}
+"""Those that change `the_rewritten_history`."""
+
+
+@cache
+def the_rewritten_history() -> tuple[Entry, ...]:
+    return tuple(a_rewritten_history())
+
+
+def breaks_rewriting(name: str) -> Callable[[Plant], Plant]:
+    def declare(plant: Plant) -> Plant:
+        REWRITING_PLANTS.setdefault(name, []).append(plant)
+        return plant
+
+    return declare
 
 
 def breaks(name: str) -> Callable[[Plant], Plant]:
@@ -355,3 +374,108 @@ def a_new_epoch_closes_nothing(life: list[Entry]) -> list[Entry]:
 def _(life: list[Entry]) -> list[Entry]:
     closed = LeaseClosedRecord(lease_id=2, closed_at_ms=0, end_object_id=100, reason=0)
     return [*life, Entry(closed, 2)]
+
+
+# --- replaced runs ------------------------------------------------------------------------------
+
+
+def replaced(life: Sequence[Entry], number: int) -> int:
+    """Return the index of a record that replaces runs: 0 merges, 1 and 2 compact."""
+    return [i for i, one in enumerate(life) if isinstance(one.value, RunsReplacedRecord)][number]
+
+
+def ids_of(life: Sequence[Entry]) -> tuple[int, int]:
+    """Return the ids of the merged and of the compacted object."""
+    values: list[Any] = [life[replaced(life, number)].value for number in (0, 1)]
+    return values[0].object_id, values[1].object_id
+
+
+@breaks_rewriting("replaced-live")
+def it_names_more_runs(life: list[Entry]) -> list[Entry]:
+    return edit(life, replaced(life, 2), old_run_counts=(2,))
+
+
+@breaks_rewriting("replaced-live")
+def a_merge_loses_a_record(life: list[Entry]) -> list[Entry]:
+    return edit(life, replaced(life, 0), record_counts=(5,))
+
+
+@breaks_rewriting("replaced-live")
+def a_compaction_adds_a_record(life: list[Entry]) -> list[Entry]:
+    """Compact the records that a first compaction left, and have one more than it left."""
+    again: Any = life[replaced(life, 1)].value
+    more = changed(again, object_id=again.object_id + 1, old_run_counts=(2,), record_counts=(3, 3))
+    return [*life, Entry(more)]
+
+
+@breaks_rewriting("replaced-live")
+def its_range_cuts_a_run(life: list[Entry]) -> list[Entry]:
+    return edit(life, replaced(life, 2), first_offsets=(10,))
+
+
+@breaks_rewriting("replaced-live")
+def its_range_is_not_written_yet(life: list[Entry]) -> list[Entry]:
+    index = replaced(life, 2)
+    late: Any = life[index].value
+    ends = {"first_offsets": (20,), "end_offsets": (23,), "last_offsets": (22,)}
+    return edit(life, index, **ends, old_run_counts=late.old_run_counts)
+
+
+@breaks_rewriting("replaced-live")
+def its_runs_were_replaced_before(life: list[Entry]) -> list[Entry]:
+    again: Any = life[replaced(life, 0)].value
+    return [*life, Entry(again)]
+
+
+@breaks_rewriting("replacement-tiles")
+def the_new_runs_end_early(life: list[Entry]) -> list[Entry]:
+    return edit(life, replaced(life, 2), last_offsets=(10,))
+
+
+@breaks_rewriting("replacement-tiles")
+def a_new_run_lies_outside(life: list[Entry]) -> list[Entry]:
+    return edit(life, replaced(life, 2), byte_offsets=(999,))
+
+
+@breaks_rewriting("replacement-leased")
+def the_lease_is_over(life: list[Entry]) -> list[Entry]:
+    given: Any = life[at(life, RewriteLeaseGrantedRecord)].value
+    closed = LeaseClosedRecord(
+        lease_id=given.lease_id, closed_at_ms=0,
+        end_object_id=given.first_object_id + given.object_count, reason=0,
+    )  # fmt: skip
+    return insert(life, replaced(life, 2), closed)
+
+
+@breaks_rewriting("replacement-leased")
+def the_lease_is_of_appends(life: list[Entry]) -> list[Entry]:
+    granted: Any = life[at(life, LeaseGrantedRecord)].value
+    last = granted.first_object_id + granted.object_count - 1
+    fields = {"lease_id": granted.lease_id, "object_id": last}
+    return edit(life, replaced(life, 2), **fields)
+
+
+@breaks_rewriting("replacement-leased")
+def the_object_is_closed(life: list[Entry]) -> list[Entry]:
+    return edit(life, replaced(life, 1), closes_object=1)
+
+
+@breaks_rewriting("replacement-leased")
+def the_object_was_called_safe_to_delete(life: list[Entry]) -> list[Entry]:
+    fence = DeleteFenceRecord(object_ids=ids_of(life)[1:], fenced_at_ms=0)
+    return insert(life, replaced(life, 2), fence)
+
+
+@breaks_rewriting("flags-cleaned")
+def above_a_gap_in_the_round(life: list[Entry]) -> list[Entry]:
+    return edit(life, replaced(life, 2), flags=(2,))
+
+
+@breaks_rewriting("open-unmarked")
+def an_open_object_is_marked(life: list[Entry]) -> list[Entry]:
+    return [*life, Entry(ObjectsMarkedRecord(object_ids=ids_of(life)[:1], marked_at_ms=1))]
+
+
+@breaks_rewriting("marked-unused")
+def a_rewritten_object_is_marked(life: list[Entry]) -> list[Entry]:
+    return [*life, Entry(ObjectsMarkedRecord(object_ids=ids_of(life)[1:], marked_at_ms=1))]

@@ -38,6 +38,7 @@ from tests.coordinator.batch.actors import (
     groups,
     release,
 )
+from tests.coordinator.batch.rewriter_actor import Range, Rewriter
 from tests.coordinator.batch.subjects import SETTINGS, MemoryWorld
 
 CLUSTER_ID = "testcluster"
@@ -213,4 +214,27 @@ async def _live() -> list[MetadataRecord]:
     await one.acquire(20)
     await one.commit(topics=groups(batch(0, 2, producer=7, epoch=1), partition=1))
     await one.commit(batch(0, 1), topics=groups(batch(0, 1)))
+    return [record for _, record in world.coordinator.log]
+
+
+def a_rewritten_history() -> list[Entry]:
+    """Return a coordinator's log in which runs are merged, compacted and replaced once more."""
+    return [Entry(1), *(Entry(record) for record in asyncio.run(_live_rewritten()))]
+
+
+async def _live_rewritten() -> list[MetadataRecord]:
+    world = MemoryWorld(SETTINGS)
+    world.view.raise_level(3)
+    await create(world, TOPIC, 2)
+    one, rewriter = Broker(world, 1), Rewriter(world)
+    await one.acquire(20)
+    for _ in range(4):
+        await one.commit(batch(0, 3))
+    await rewriter.acquire()
+    merged = await rewriter.replace(Range(0, 6))
+    rewriter.next_object()
+    compacted = await rewriter.replace(Range(0, 6, bound=12, removed=1, parts=2))
+    above = await rewriter.replace(Range(9, 12, bound=12, removed=1), closes=True)
+    assert not any(row.error_code for row in (*merged, *compacted, *above))
+    await one.commit(batch(0, 1))
     return [record for _, record in world.coordinator.log]

@@ -17,6 +17,7 @@ import pytest
 from raft.segments.segment import segment_name
 from records.batch import iter_batches
 from records.diskless import (
+    CleaningState,
     CoordinatorState,
     DisklessBrokerState,
     DisklessTopicState,
@@ -33,7 +34,16 @@ from spark_jobs.audit.job import audit
 from spark_jobs.audit.one_log import AuditRequest
 from spark_jobs.readers.engines import LocalEngine
 from spark_jobs.readers.logs import LogsError
-from tests.spark_jobs.audit_plants import PLANTS, Plant, at, changed, edit_commit, the_history
+from tests.spark_jobs.audit_plants import (
+    PLANTS,
+    REWRITING_PLANTS,
+    Plant,
+    at,
+    changed,
+    edit_commit,
+    the_history,
+    the_rewritten_history,
+)
 from tests.spark_jobs.audit_world import (
     COORDINATOR,
     DirectoryLogs,
@@ -75,6 +85,43 @@ def test_an_audit_of_a_coordinator_history_without_an_injected_fault_finds_no_vi
     assert not broken_rules(report), describe_findings(report)
     assert report.logs[0].end_offset == end
     assert report.logs[0].types[1104, 0] > 10
+
+
+@pytest.mark.parametrize("per_segment", [None, 1], ids=["in one", "one by one"])
+@pytest.mark.parametrize(
+    ("name", "plant"),
+    [(name, plant) for name, plants in REWRITING_PLANTS.items() for plant in plants],
+)
+def test_each_fault_in_replaced_runs_breaks_only_its_own_rule(
+    name: str, plant: Plant, per_segment: int | None, tmp_path: Path
+) -> None:
+    write_entries(tmp_path, plant(list(the_rewritten_history())), per_segment)
+    report = audit_directory(tmp_path)
+    assert set(broken_rules(report)) == {name}, describe_findings(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "cls", "column_name"),
+    [
+        (None, None, ""),
+        ("checkpoint-cleaning-replay", CleaningState, "cleaned_until"),
+        ("checkpoint-runs-replay", RunsState, "record_counts"),
+    ],
+)
+def test_the_audit_compares_replaced_runs_with_a_checkpoint(
+    name: str | None, cls: type | None, column_name: str, tmp_path: Path
+) -> None:
+    life = the_rewritten_history()
+    end = write_entries(tmp_path, life)
+    records = checkpoint_at(life, end)
+    if cls is not None:
+        index = within(records, cls)
+        values = column(getattr(records[index], column_name), 0, -1)
+        records[index] = changed(records[index], **{column_name: values})
+    write_checkpoint(tmp_path, end, [encode_record(record) for record in records])
+    report = audit_directory(tmp_path)
+    assert set(broken_rules(report)) == ({name} if name else set()), describe_findings(report)
+    assert not [why for why in report.unchecked if COORDINATOR in why]
 
 
 def test_the_audit_checks_a_damaged_log_up_to_the_damage(tmp_path: Path) -> None:

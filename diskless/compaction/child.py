@@ -159,9 +159,13 @@ class _Parent:
         return await asyncio.to_thread(self.read)
 
     def tell(self, kind: str, value: object) -> None:
+        """Send a message; end the process if the broker is gone."""
         data = pickle.dumps((kind, value))
-        self._target.write(_LENGTH.pack(len(data)) + data)
-        self._target.flush()
+        try:
+            self._target.write(_LENGTH.pack(len(data)) + data)
+            self._target.flush()
+        except BrokenPipeError:
+            os._exit(0)
 
     async def next_id(self) -> int:
         """Request the id of the next object from the broker."""

@@ -300,7 +300,7 @@ class LogAudit:
         verdicts: list[SpanVerdict] = self._run(
             partial(judge_span, shared), list(zip(spans, before, strict=True))
         )
-        if ledger.replaced:
+        if ledger.rewritten:
             verdicts += self._run(partial(judge_rewritten, shared), [ledger])
             if bucket is not None and bucket.depth is not Depth.NONE:
                 which = f"footer-agrees, bytes-sound of rewritten objects, {self._name}"

@@ -22,6 +22,7 @@ from esker.server.node import controller_settings
 from esker.server.storage import format_storage
 from esker.settings.config import load_config
 from raft.segments.files import RealFileSystem
+from records.features import SUPPORTED
 from records.kafka_errors import ErrorCode
 from records.rpc.brokers import BrokerRegistrationRequest, BrokerRegistrationResponse
 from records.rpc.cluster import ApiVersionsRequest, ApiVersionsResponse
@@ -36,6 +37,7 @@ from tests.waiting import DEADLINE_S, wait_until
 RUNNER: Final = CliRunner()
 CONTROLLER, BROKER = 1, 101
 METRICS: Final = "esker.metrics.listener"
+HIGHEST: Final = SUPPORTED["esker.version"].highest
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +98,9 @@ def test_a_feature_upgrade_of_a_cluster_reaches_every_node(cluster: EskerCluster
     """In one test, since a finalized level has no way back."""
     for controller in (False, True):
         assert described(cluster, controller=controller)["esker.version"] == {
-            "min": 1, "max": 2, "finalized": 1,
+            "min": 1, "max": HIGHEST, "finalized": 1,
         }  # fmt: skip
-    supported = {"metadata.version": 27, "esker.version": 2}
+    supported = {"metadata.version": 27, "esker.version": HIGHEST}
     rest = {"group.version": 0, "kraft.version": 0, "transaction.version": 0}
     for version, expected in ((2, {}), (3, supported), (4, supported | rest)):
         highest, finalized, epoch = announced(cluster, version)
@@ -107,16 +109,16 @@ def test_a_feature_upgrade_of_a_cluster_reaches_every_node(cluster: EskerCluster
         assert (epoch > 0) == (version > 2)
     shown = esker(cluster, "describe").splitlines()
     assert re.split(r"\s{2,}", shown[0]) == ["Feature", "Supported", "Finalized"]
-    assert re.split(r"\s{2,}", shown[1]) == ["esker.version", "1-2", "1"]
+    assert re.split(r"\s{2,}", shown[1]) == ["esker.version", f"1-{HIGHEST}", "1"]
     assert measured(cluster, BROKER)["metadata_loader_finalized"] == 1
 
     said = esker(cluster, "upgrade", "--feature", "esker.version=2", "--dry-run")
     assert said == "esker.version can be upgraded to 2.\n"
-    refused = esker(cluster, "upgrade", "--feature", "esker.version=3", code=1)
+    refused = esker(cluster, "upgrade", "--feature", f"esker.version={HIGHEST + 1}", code=1)
     assert refused == (
         "esker: The update failed for all features since the following feature had an error: "
-        "Invalid update version 3 for feature esker.version. Local controller 1 only supports "
-        "versions 1-2. `esker features describe` prints the levels\n"
+        f"Invalid update version {HIGHEST + 1} for feature esker.version. Local controller 1 only "
+        f"supports versions 1-{HIGHEST}. `esker features describe` prints the levels\n"
     )
     assert described(cluster, controller=True)["esker.version"]["finalized"] == 1
 
@@ -155,7 +157,7 @@ def test_a_feature_upgrade_of_a_cluster_reaches_every_node(cluster: EskerCluster
     for node in (BROKER, CONTROLLER):
         assert measured(cluster, node) == {
             "metadata_loader_finalized": 2,
-            "node_metrics_maximum_supported": 2,
+            "node_metrics_maximum_supported": HIGHEST,
             "node_metrics_minimum_supported": 1,
         }
         lines = [line for line in cluster.output(node).splitlines() if "action=finalize" in line]
@@ -185,8 +187,8 @@ def test_a_controllers_settings_contain_the_ids_of_all_voters(tmp_path: Path) ->
         (("features", "upgrade", "-f", "esker.version=32768"), "0 to 32767"),
         (("features", "downgrade", "-f", "a=1", "-f", "a=2"), "a is given twice"),
         (("storage", "format", "-c", "x", "-t", "y", "-f", "a=1"), "metadata.version"),
-        (("storage", "format", "-c", "x", "-t", "y", "-f", "esker.version=3"), "1 to 2, not 3"),
-        (("storage", "format", "-c", "x", "-t", "y", "-f", "esker.version=0"), "1 to 2, not 0"),
+        (("storage", "format", "-c", "x", "-t", "y", "-f", "esker.version=4"), "1 to 3, not 4"),
+        (("storage", "format", "-c", "x", "-t", "y", "-f", "esker.version=0"), "1 to 3, not 0"),
     ],
 )
 def test_an_invalid_feature_option_is_a_usage_error_that_names_the_option(
@@ -210,7 +212,7 @@ def test_a_node_stops_with_a_remedy_at_a_feature_level_that_it_does_not_support(
     format_storage(load_config(file), cluster_id)
     (home / "bootstrap.checkpoint").unlink()
     records = bootstrap_records(
-        cluster_id, [NodeId(1)], bench_log=False, features={"esker.version": 3}
+        cluster_id, [NodeId(1)], bench_log=False, features={"esker.version": HIGHEST + 1}
     )
     write_bootstrap(RealFileSystem(), home, records)
     ran = subprocess.run(
@@ -219,6 +221,6 @@ def test_a_node_stops_with_a_remedy_at_a_feature_level_that_it_does_not_support(
     )  # fmt: skip
     assert ran.returncode == 1, ran.stderr
     assert ran.stderr.splitlines()[-1] == (
-        "esker: the cluster runs at esker.version 3, and this version of Esker supports 1 to 2: "
-        "start this node with the version of Esker that the others have"
+        f"esker: the cluster runs at esker.version {HIGHEST + 1}, and this version of Esker "
+        f"supports 1 to {HIGHEST}: start this node with the version of Esker that the others have"
     )

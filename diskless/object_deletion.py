@@ -170,7 +170,7 @@ class Cleaner:
     def _keys_to_delete(
         self, coordinator: int, answer: rpc.GetFilesToDeleteResponse, tried: set[str]
     ) -> list[str]:
-        """Return up to `BULK` listed keys to delete, except foreign keys and keys tried before."""
+        """Return up to `BULK` listed keys of this cluster whose deletion was not tried yet."""
         own = ObjectKeys(
             prefix=self._key_prefix,
             cluster_id=self._cluster.cluster_id,

@@ -70,7 +70,7 @@ class Services:
         on_fenced: Callable[[], None],
         received_at: Callable[[], float],
     ) -> None:
-        """Create all services; `start` starts their background tasks.
+        """Create a broker's services, such as produce and fetch; `start` starts their tasks.
 
         Args:  values: parsed settings by name. own: the same as text.
                on_fenced: called when a coordinator knows a newer epoch of this broker.

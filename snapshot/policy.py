@@ -88,7 +88,7 @@ class SnapshotPolicy:
 
     @property
     def interval_ms(self) -> int:
-        """Return the longest time in ms between checkpoints: 0.5 to 1 times the configured time."""
+        """Return the longest time in ms between checkpoints, less this node's stagger."""
         return int(self.settings.max_interval_ms * (1 - self.stagger))
 
     def should_take(self, now: Situation) -> Reason | None:

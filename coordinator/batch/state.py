@@ -68,7 +68,7 @@ def released_mark(controller_epoch: int) -> LogId:
 
 
 def may_return(log_id: LogId, controller_epoch: int) -> bool:
-    """Return whether `log_id` marks a partition as released under a lower controller epoch.
+    """Return whether a lower controller epoch released the partition, which may then return.
 
     >>> mark = released_mark(7)
     >>> may_return(mark, 7), may_return(mark, 8), may_return(5, 8), may_return(NO_LOG, 8)

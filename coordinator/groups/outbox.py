@@ -167,7 +167,7 @@ class GroupOutbox:
         self._send()
 
     def commit_generation(self, request: CommitGroupGenerationRequest, on_done: OnDone) -> None:
-        """Queue the commit of a completed rebalance with ownership and sequence number."""
+        """Queue a completed rebalance to be committed to the group log."""
         self._queue.append(_Generation(request, on_done))
         self._send()
 

@@ -41,7 +41,10 @@ _FIELDS: Final[dict[str, Formatter]] = {
 
 
 def formatter(topic: str, output: str | None, key_separator: str | None = None) -> Formatter:
-    """Return the record formatter that `--output` names, by default lines. Raises ValueError."""
+    """Return the record formatter that `--output` names; without it, one line for each record.
+
+    Raises:  ValueError for an unknown format.
+    """
     match output:
         case None:
             return _lines(key_separator)

@@ -112,7 +112,7 @@ def _is_group(directory: Path) -> bool:
 
 
 def _identify(path: Path) -> tuple[OffsetAndEpoch, State] | None:
-    """Return a checkpoint file's state from its name, or None for any other file."""
+    """Return a checkpoint's id and whether its file is whole, partial or deleted, by its name."""
     if snapshot_id := parse_checkpoint_name(path.name):
         return snapshot_id, State.WHOLE
     if snapshot_id := parse_part_name(path.name):

@@ -35,7 +35,7 @@ class Leadership:
     # -- telling the voters --------------------------------------------------------------------
 
     def send_begin_epochs(self) -> None:
-        """Send BeginQuorumEpoch to each silent voter, once this leader's election is durable."""
+        """Send BeginQuorumEpoch to voters without a recent Fetch, once the election is durable."""
         context, leader = self._context, self._context.leader
         if leader is None or not leader.is_open:
             return

@@ -238,7 +238,7 @@ class LogState:
         self.end_offset = end_offset
 
     def truncate(self, end_offset: Offset) -> None:
-        """Remove the uncommitted records from `end_offset` on from this description of a log."""
+        """Forget uncommitted records from `end_offset` on; the driver truncates the stored log."""
         assert end_offset <= self.end_offset, f"truncation to {end_offset} grows {self}"
         assert end_offset >= self.start_offset, f"truncation to {end_offset} before start of {self}"
         assert self.high_watermark is None or end_offset >= self.high_watermark, (

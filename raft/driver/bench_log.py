@@ -210,7 +210,7 @@ class BenchLog:
                 self.group.propose(ticket, epoch, Draft(ticket.parts, ticket.counts))
 
     def refuse(self, ticket: _Ticket, error: int) -> None:
-        """Refuse with `error` the Produce requests that a ticket proposed together."""
+        """Answer with `error` each Produce request whose batches were proposed under one ticket."""
         for waiting in ticket.waiting:
             header, body = waiting.header, waiting.body
             if header is None:

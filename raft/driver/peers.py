@@ -337,7 +337,7 @@ class PeerLinks:
         self._fetch[peer].reconnect()
 
     def log_start_offset(self, peer: NodeId) -> Offset | None:
-        """Return the log start offset in a peer's last Fetch response, or None."""
+        """Return the log start offset in a peer's last Fetch response; None without a response."""
         link = self._fetch.get(peer)
         return link.log_start_offset if link is not None else None
 

@@ -223,7 +223,7 @@ class Ledger:
         return found[-1] if found else None
 
     def cleaning_after(self, place: TopicPartition, row: Replacement) -> Cleaning:
-        """Return how far a partition is cleaned once this range of it is replaced."""
+        """Return a partition's compaction progress after a replacement of its runs."""
         incarnation = self.incarnation(place)
         start = 0 if incarnation is None else incarnation.start_before(NEVER)
         before = self.cleaning(place) or Cleaning()

@@ -153,7 +153,7 @@ class DigestCache:
 
 
 def _goes_through(path: Path, end_offset: int, epoch_before: Callable[[int], int | None]) -> bool:
-    """Return whether the log still has the record, by its epoch, at which the last job ended."""
+    """Return whether the log still has the record, with its epoch, at which the last job ended."""
     try:
         mark = json.loads(path.read_bytes())
         before, epoch = int(mark["end_offset"]), mark["epoch"]

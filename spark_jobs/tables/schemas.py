@@ -210,7 +210,7 @@ class RecordColumns:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows that were added and not taken yet."""
+        """Return the number of added rows that `take` has not returned yet."""
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
@@ -264,7 +264,7 @@ class EnvelopeColumns:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows that were added and not taken yet."""
+        """Return the number of added rows that `take` has not returned yet."""
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:

@@ -372,7 +372,7 @@ class Store:
         self.wal.tidy()
 
     def write_state(self) -> None:
-        """Write the applied offset, row counts and counters to the table `meta`, uncommitted."""
+        """Write applied offset and counts to the table `meta`; the caller ends the transaction."""
         numbers = (
             self.applied.offset,
             self.applied.epoch,

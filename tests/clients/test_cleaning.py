@@ -40,11 +40,13 @@ def cluster(tmp_path: Path) -> Iterator[EskerCluster]:
 
 
 def objects(cluster: EskerCluster) -> set[Path]:
-    """Whole objects; a temporary file is none."""
+    """Whole objects of batches: neither temporary files nor the probes of idle brokers."""
     return {
         path
         for path in cluster.store.rglob("*")
-        if path.is_file() and not path.name.startswith(".")
+        if path.is_file()
+        and not path.name.startswith(".")
+        and not path.is_relative_to(cluster.store / "probe")
     }
 
 

@@ -46,6 +46,7 @@ RECORD_BYTES: Final = 1_024
 PARTITIONS: Final = 4
 BATCHES: Final = {"default": {}, "1 MiB": {"batch.size": 1_000_000, "linger.ms": 50}}
 DELIVERED_S: Final = 120.0
+PARTITION_UA: Final = -1  # librdkafka: the partitioner chooses
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -187,7 +188,9 @@ def throughput_of(name: str, bootstrap: str) -> dict[str, tuple[float, float]]:
     for kind, settings in BATCHES.items():
         topic = f"throughput-{kind.replace(' ', '-')}"
         create(bootstrap, topic, PARTITIONS)
-        produced = records * RECORD_BYTES / produce(bootstrap, topic, value, records, settings)
+        produced = (
+            records * RECORD_BYTES / produce(bootstrap, topic, value, records, settings, PARTITIONS)
+        )
         consumed = records * RECORD_BYTES / consume(bootstrap, topic, records)
         rates[kind] = (produced / 1e6, consumed / 1e6)
         print(
@@ -199,13 +202,20 @@ def throughput_of(name: str, bootstrap: str) -> dict[str, tuple[float, float]]:
 
 
 def produce(
-    bootstrap: str, topic: str, value: bytes, records: int, settings: dict[str, Any]
+    bootstrap: str,
+    topic: str,
+    value: bytes,
+    records: int,
+    settings: dict[str, Any],
+    partitions: int | None = None,
 ) -> float:
-    """Seconds until all is acknowledged."""
+    """Return the seconds until librdkafka has all records acknowledged.
+
+    Args:  partitions: write to each of so many in turn; None: as librdkafka's partitioner chooses.
+    """
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
-            "acks": "all",
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 512 * 1024,
             **settings,
@@ -221,7 +231,8 @@ def produce(
     for number in range(records):
         while True:
             try:
-                producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=report)
+                partition = number % partitions if partitions else PARTITION_UA
+                producer.produce(topic, value, partition=partition, on_delivery=report)
                 break
             except BufferError:
                 producer.poll(0.05)

@@ -1,4 +1,4 @@
-"""How fast are batches merged and compacted, against a copy of the same bytes?
+"""Speed of merging and compacting batches, against a copy of the same bytes.
 
     python -m bench.bench_compaction
 

@@ -1,4 +1,4 @@
-"""What do clients get at their default settings, beside a warm Apache Kafka in the same run?
+"""Clients at their default settings, on Esker and on a warm Apache Kafka in the same run.
 
     .venv/bin/python -m bench.bench_defaults [ROW ...] [--rounds 3] [--tiny]
 
@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bench.bench_broker import DELIVERED_S, WarmKafka, create, esker, percentile
+from bench.bench_broker import DELIVERED_S, WarmKafka, create, esker, percentile, produce
 from tests.clients.apache_kafka import apache_kafka_node
 from tests.interop.kafka_release import fetch
 from tests.interop.kafka_run import Kafka
@@ -56,7 +56,7 @@ CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Size:
-    """How much each row does."""
+    """The amount of work of each row."""
 
     megabytes: int
     java_records: int
@@ -108,44 +108,13 @@ def java(server: Server, prefix: str, size: Size, kafka: Kafka) -> float:
     return float(found[-1]) * 1.048576
 
 
-def produce(server: Server, topic: str, records: int, value: bytes, **settings: Any) -> float:
-    """Return the seconds in which librdkafka has all records acknowledged."""
-    producer = Producer(
-        {
-            "bootstrap.servers": server.bootstrap,
-            "queue.buffering.max.messages": 1_000_000,
-            "queue.buffering.max.kbytes": 512 * 1_024,
-            **settings,
-        }
-    )
-    failed: list[Any] = []
-
-    def report(error: Any, _: Any) -> None:
-        if error is not None:
-            failed.append(error)
-
-    begun = time.perf_counter()
-    for number in range(records):
-        while True:
-            try:
-                producer.produce(topic, value, on_delivery=report)
-                break
-            except BufferError:
-                producer.poll(0.05)
-        if not number % 1_000:
-            producer.poll(0)
-    assert producer.flush(DELIVERED_S) == 0, "not all records were delivered in time"
-    assert not failed, failed[0]
-    return time.perf_counter() - begun
-
-
 def librdkafka(partitions: int, **settings: Any) -> Row:
     """A row: MB/s of librdkafka over this many partitions, with these settings beside defaults."""
 
     def row(server: Server, prefix: str, size: Size) -> float:
         create(server.bootstrap, prefix, partitions)
         records = size.megabytes * 1_000_000 // RECORD_BYTES
-        took_s = produce(server, prefix, records, os.urandom(RECORD_BYTES), **settings)
+        took_s = produce(server.bootstrap, prefix, os.urandom(RECORD_BYTES), records, settings)
         return records * RECORD_BYTES / took_s / 1e6
 
     return row
@@ -156,7 +125,7 @@ def small(server: Server, prefix: str, size: Size) -> float:
     create(server.bootstrap, prefix, 12)
     records = size.megabytes * 250_000 // SMALL_RECORD_BYTES
     before = server.cpu_s()
-    produce(server, prefix, records, os.urandom(SMALL_RECORD_BYTES))
+    produce(server.bootstrap, prefix, os.urandom(SMALL_RECORD_BYTES), records, {})
     return (server.cpu_s() - before) / (records * SMALL_RECORD_BYTES / 1e9)
 
 
@@ -199,7 +168,7 @@ def consume(readers: int) -> Row:
     def row(server: Server, prefix: str, size: Size) -> float:
         create(server.bootstrap, prefix, 12)
         records = size.megabytes * 1_000_000 // RECORD_BYTES
-        produce(server, prefix, records, os.urandom(RECORD_BYTES))
+        produce(server.bootstrap, prefix, os.urandom(RECORD_BYTES), records, {})
         words = (sys.executable, "-m", "bench.bench_defaults", "--read", server.bootstrap, prefix)
         children = [
             subprocess.Popen([*words, str(records)], stdout=subprocess.PIPE, text=True)

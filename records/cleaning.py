@@ -45,7 +45,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Round(NamedTuple):
-    """What stays the same for all batches of a round of compaction."""
+    """The settings that all batches of one compaction round share."""
 
     now_ms: int  # ms since 1970
     delete_retention_ms: int

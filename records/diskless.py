@@ -409,7 +409,7 @@ class RewriteLeaseState(MetadataRecord, key=1128, versions="0"):
 
 
 class CleaningState(MetadataRecord, key=1129, versions="0"):
-    """How far partitions are cleaned, by rising log id. Source: docs/design/compaction.md."""
+    """Compaction progress of partitions, by rising log id. Source: docs/design/compaction.md."""
 
     log_ids: Array[Int64]
     cleaned_until: Array[Int64]  # exclusive

@@ -108,7 +108,7 @@ class Rewrite(NamedTuple):
 
 
 class Cleaning(NamedTuple):
-    """How far a partition is cleaned. Source: docs/design/compaction.md#cleaned_until."""
+    """A partition's compaction progress. Source: docs/design/compaction.md#cleaned_until."""
 
     cleaned_until: int  # exclusive
     bound: int  # exclusive, of the newest round's key map; -1: there was no round

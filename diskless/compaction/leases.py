@@ -47,7 +47,7 @@ class _Lease(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """What the coordinator did with the ranges of one object."""
+    """The coordinator's answers for the ranges of one rewritten object."""
 
     old_runs: int  # that were replaced
     new_runs: int

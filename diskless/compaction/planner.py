@@ -66,7 +66,7 @@ class Merge(NamedTuple):
 
 
 class Cleaning(NamedTuple):
-    """How far a partition is cleaned, as the coordinator has it."""
+    """A partition's compaction progress in the coordinator's state."""
 
     log_start_offset: int
     last_stable_offset: int

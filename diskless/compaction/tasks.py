@@ -1,7 +1,7 @@
-"""What a rewriter is given, and what it returns.
+"""The tasks of a rewriter, their settings and their results.
 
-Apart from the rewriter, which decodes with NumPy in a process of its own: a broker plans and judges
-without it, and starts the faster.
+Why apart from the rewriter: that imports NumPy, in a process of its own. A broker plans tasks and
+reads results without NumPy, and starts faster.
 
 Source: docs/design/compaction.md.
 """

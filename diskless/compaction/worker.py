@@ -25,7 +25,7 @@ Task: TypeAlias = CompactionTask | tuple[Source, ...]
 
 
 class Callbacks(NamedTuple):
-    """What a task asks its caller for."""
+    """The calls that a task makes to its caller."""
 
     next_id: Callable[[], Awaitable[int]]
     replace: Callable[[RewrittenObject], Awaitable[bool]]

@@ -41,7 +41,7 @@ def compaction() -> None:
 
 
 class _Backlog(NamedTuple):
-    """What is left to merge and to compact in one partition."""
+    """The backlog of merging and compaction of one partition."""
 
     topic: str
     partition: int

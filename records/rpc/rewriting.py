@@ -1,4 +1,4 @@
-"""What a batch coordinator is asked about rewritten objects: leases, replaced runs, what is unused.
+"""Requests to a batch coordinator about rewritten objects: leases, replaced runs, unused bytes.
 
 A rewriter merges runs of batches into larger objects, and compacts them. It works for a broker or
 for a plan made elsewhere, under a lease of object ids that it renews.
@@ -101,7 +101,7 @@ class ReplaceRunsRequest(CoordinatorRequest["ReplaceRunsResponse"], key=1117, ve
 
 
 class ReplaceRunsResponse(Response, key=1117, versions="0"):
-    """What became of each range, and how far its partition is cleaned now."""
+    """The outcome for each range, and the new compaction progress of its partition."""
 
     class Topic(Message):
         class Partition(Message):
@@ -124,9 +124,9 @@ class ReplaceRunsResponse(Response, key=1117, versions="0"):
 class DescribeCleaningRequest(
     CoordinatorRequest["DescribeCleaningResponse"], key=1118, versions="0"
 ):
-    """Asks how far partitions are cleaned.
+    """Asks for the compaction progress of partitions.
 
-    Source: docs/design/compaction.md#describecleaning-1118-how-far-partitions-are-cleaned.
+    Source: docs/design/compaction.md#describecleaning-1118-the-compaction-progress-of-partitions.
     """
 
     class Topic(Message):

@@ -81,7 +81,7 @@ _OTHERS: Final = (
 
 
 class Answer(NamedTuple):
-    """What a tool answered: its exit code, and its output without what differs from run to run."""
+    """A tool's exit code, and its output without the words that differ from run to run."""
 
     code: int
     lines: list[str]

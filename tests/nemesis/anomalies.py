@@ -41,7 +41,7 @@ from tests.simulation.history import (
 
 
 class Kind(StrEnum):
-    """What is wrong."""
+    """The kinds of anomalies."""
 
     LOST_WRITE = "lost write"  # acknowledged, and not in the log
     UNSEEN = "unseen"  # acknowledged, and a consumer that read to the end never got it
@@ -116,7 +116,7 @@ def find_anomalies(history: RecordHistory) -> list[Anomaly]:
 # --- records at offsets ---------------------------------------------------------------------------
 
 Observed: TypeAlias = dict[int, dict[Value, str]]
-"""Of one partition: by offset, the values that were told to be there, and a witness of each."""
+"""By offset of one partition: each value that a client saw there, and an operation that saw it."""
 
 
 def _observe(history: RecordHistory) -> dict[int, Observed]:

@@ -38,7 +38,7 @@ from tests.waiting import wait_until
 
 
 class Pace(NamedTuple):
-    """How fast a producer sends."""
+    """The rate at which a producer sends."""
 
     linger_ms: int
     outstanding: int  # records; beyond, it waits

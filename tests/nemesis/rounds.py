@@ -80,7 +80,7 @@ SPOILED_PROGRAM: Final = ("tests.nemesis.broker_main",)
 
 @dataclass(slots=True)
 class Round:
-    """What came of a round."""
+    """The result of one round."""
 
     seed: int
     faults: tuple[str, ...]

@@ -158,7 +158,7 @@ class Rewriter:
 
 
 def answers(response: ReplaceRunsResponse) -> list[Answer]:
-    """What became of each range of a request that was judged."""
+    """The outcome for each range of a request that the coordinator judged."""
     assert response.error_code == 0, response
     return [answer for topic in response.topics for answer in topic.partitions]
 
@@ -169,7 +169,7 @@ def codes(response: ReplaceRunsResponse) -> list[int]:
 
 
 async def cleaning(world: World, partition: int = 0) -> tuple[int, int, int]:
-    """How far a partition is cleaned: cleaned_until, bound, rewritten_until."""
+    """A partition's compaction progress: cleaned_until, bound, rewritten_until."""
     described = await describe(world, partition)
     assert described.error_code == 0, described
     return described.cleaned_until, described.bound, described.rewritten_until

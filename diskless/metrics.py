@@ -235,7 +235,7 @@ class BrokerCollector:
         yield _gauge("rewriting_backlog_bytes", text, counters.backlog_bytes)
         text = "Runs that these merges save and these compactions read"
         yield _gauge("rewriting_backlog_runs", text, counters.backlog_runs)
-        text = "Runs that could not be rewritten because their bytes are damaged"
+        text = "Runs that could not be rewritten: their bytes are damaged or missing"
         yield _counter("rewriting_damaged_runs", text, counters.damaged_runs)
         text = "Records that compaction removed"
         yield _counter("compaction_removed_records", text, counters.removed_records)

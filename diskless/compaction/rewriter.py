@@ -11,9 +11,9 @@ Compaction reads the part of a partition that was not cleaned yet, to learn the 
 each key, and then rewrites the partition from the start, object by object. The map is bounded: if
 it is full, the round ends at the run where it was, and the rest is another round's.
 
-The trap: a damaged run. What lies behind it is not rewritten, and neither is the run itself: the
-round or the range ends before it, and the damage is reported. A key's older record is never removed
-for the sake of a newer one that cannot be read.
+The trap: a damaged run, or one whose object is missing. What lies behind it is not rewritten, and
+neither is the run itself: the round or the range ends before it, and the damage is reported. A
+key's older record is never removed for the sake of a newer one that cannot be read.
 
 Source: docs/design/compaction.md.
 """
@@ -40,7 +40,7 @@ from diskless.compaction.tasks import (
 )
 from diskless.fetch.object_cache import CacheSettings, ObjectCache
 from diskless.fetch.runs_reader import LOG_APPEND_TIME, DamagedRunError, Run, read_run
-from diskless.stores import ObjectStorage
+from diskless.stores import ObjectNotFoundError, ObjectStorage, RangeError
 from records.batch import Batch
 from records.cleaning import (
     Cleaned,
@@ -64,6 +64,9 @@ log = logging.getLogger("diskless.compaction.rewriter")
 
 WINDOW_BYTES: Final = 16 * 1024 * 1024
 """Bytes of runs that compaction reads together."""
+
+UNREADABLE: Final = (DamagedRunError, RecordError, ObjectNotFoundError, RangeError)
+"""Errors of one run: a retry would not help, and other runs may be read."""
 
 BLOCK_BYTES: Final = 1024 * 1024
 BLOCK_RECORDS: Final = 20_000
@@ -116,9 +119,9 @@ class Rewriter:
     async def merge(self, sources: Sequence[Source]) -> Report:
         """Merge the runs of all sources into one object, sorted by topic and partition.
 
-        A source with a damaged run is merged up to there.
+        A source with a damaged or missing run is merged up to there; the others are not affected.
 
-        Raises:  StorageError.
+        Raises:  StorageError if the store fails.
         """
         report = Report()
         sources = sorted(sources, key=lambda source: (source.topic_id.bytes, source.partition))
@@ -139,7 +142,7 @@ class Rewriter:
                     if isinstance(data, BaseException):
                         raise data
                     batches = _final_batches(run, data)
-                except (DamagedRunError, RecordError) as error:
+                except UNREADABLE as error:
                     report.damages.append(_damage(source, run, error))
                     break
                 report.read_bytes += run.size_bytes
@@ -236,7 +239,7 @@ class Rewriter:
                 for run, reading in zip(window, reads, strict=True):
                     try:
                         batches = _final_batches(run, await reading)
-                    except (DamagedRunError, RecordError) as error:
+                    except UNREADABLE as error:
                         report.damages.append(_damage(source, run, error))
                         return
                     report.read_bytes += run.size_bytes
@@ -400,7 +403,7 @@ def _end(content: _Content, builder: RunBuilder, last: Batch) -> None:
 
 def _damage(source: Source, run: Run, error: Exception) -> Damage:
     log.error("action=rewrite run=%s error=%r", run, str(error))
-    return Damage(source.topic_id, source.partition, run.base_offset, str(error))
+    return Damage(source.topic_id, source.partition, run.base_offset, run.object_key, str(error))
 
 
 async def _cancel(reads: Sequence[asyncio.Future[memoryview]]) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
@@ -193,7 +193,8 @@ class Rewriting:
         self._random = random
         self._epoch: int | None = None
         self._leases: dict[int, RewriteLeases] = {}
-        self._damages: dict[tuple[UUID, int], int] = {}  # offset of a partition's damaged run
+        self._damages: dict[tuple[UUID, int], set[tuple[int, str]]] = {}
+        """Offset and object of each partition's damaged runs."""
         self._next: dict[int, int] = {}  # of each coordinator: the partition to begin with
         self._task: asyncio.Task[None] | None = None
 
@@ -279,14 +280,21 @@ class Rewriting:
             if seen >= MAX_RUNS:
                 self._next[coordinator] = first + number
                 return
-            if partition.name in self._damages:
-                continue
             runs = await self._runs_of(coordinator, partition)
             seen += len(runs)
-            if runs:
-                yield PartitionRuns(
-                    *partition.name, runs, _expiry(image, partition.topic, self._wall_ms())
-                )
+            expires_before_ms = _expiry(image, partition.topic, self._wall_ms())
+            for sound in _split_at(runs, self._live_damages(partition.name, runs)):
+                yield PartitionRuns(*partition.name, sound, expires_before_ms)
+
+    def _live_damages(self, name: tuple[UUID, int], runs: list[Run]) -> set[tuple[int, str]]:
+        """Return a partition's known damaged runs; forget those that are not live any more."""
+        known = self._damages.pop(name, None)
+        if known is None:
+            return set()
+        live = known & {(run.base_offset, run.object_key) for run in runs}
+        if live:
+            self._damages[name] = live
+        return live
 
     async def _runs_of(self, coordinator: int, partition: _Partition) -> list[Run]:
         """Return the live runs of a partition in this broker's replica, at most `MAX_RUNS`."""
@@ -392,11 +400,8 @@ class Rewriting:
             compaction_settings(image, partition.topic),
             now_ms=self._wall_ms(),
         )
-        damage = self._damages.get(partition.name)
-        if choice is not None and damage is not None:
-            if any(run.base_offset == damage for run in runs):
-                return None  # retention or DeleteRecords takes it one day
-            del self._damages[partition.name]
+        if self._live_damages(partition.name, runs):
+            return None  # retention or DeleteRecords takes the damaged run one day
         return choice
 
     async def _cleaning(self, coordinator: int, partition: _Partition) -> Cleaning | None:
@@ -496,8 +501,9 @@ class Rewriting:
         counters.written_bytes += report.written_bytes
         self.counters.removed_records += report.removed_records
         for damage in report.damages:
-            if self._damages.get((damage.topic_id, damage.partition)) != damage.offset:
-                self._damages[damage.topic_id, damage.partition] = damage.offset
+            known = self._damages.setdefault((damage.topic_id, damage.partition), set())
+            if (damage.offset, damage.object_key) not in known:
+                known.add((damage.offset, damage.object_key))
                 self.counters.damaged_runs += 1
                 log.error(
                     "action=%s topic_id=%s partition=%d offset=%d damage=%r",
@@ -547,6 +553,18 @@ def compaction_settings(image: MetadataImage, topic: TopicImage) -> CompactionSe
         _number(image, topic, "max.compaction.lag.ms"),
         float(topic_value(image, topic.name, "min.cleanable.dirty.ratio")),
     )
+
+
+def _split_at(runs: list[Run], damaged: set[tuple[int, str]]) -> Iterator[list[Run]]:
+    """Yield the runs of a partition before, between and behind its damaged runs."""
+    first = 0
+    for end, run in enumerate(runs):
+        if damaged and (run.base_offset, run.object_key) in damaged:
+            if end > first:
+                yield runs[first:end]
+            first = end + 1
+    if len(runs) > first:
+        yield runs[first:]
 
 
 def _number(image: MetadataImage, topic: TopicImage, name: str) -> int:

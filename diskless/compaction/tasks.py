@@ -68,11 +68,12 @@ class RewrittenObject(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A run of batches whose bytes cannot be rewritten."""
+    """A run of batches whose bytes are damaged, or whose object is missing or too short."""
 
     topic_id: UUID
     partition: int
     offset: int  # of the run
+    object_key: str
     reason: str
 
 

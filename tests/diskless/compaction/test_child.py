@@ -60,6 +60,9 @@ def test_the_child_process_of_compaction_runs_tasks_and_is_replaced_after_a_kill
             written.append(each)
             return True
 
+        async def taken_id() -> int:
+            return 1
+
         async def kill() -> int:
             assert worker.pid is not None
             os.kill(worker.pid, signal.SIGKILL)
@@ -69,8 +72,10 @@ def test_the_child_process_of_compaction_runs_tasks_and_is_replaced_after_a_kill
             report = await worker.run((source,), OWNER, Callbacks(next_id, replace))
             assert [run.record_count for run in written[0].ranges[0].runs] == [2]
             assert report.read_bytes == sum(run.size_bytes for run in source.runs)
-            with pytest.raises(TaskFailedError, match="no such object"):
-                await worker.run((NO_SUCH_OBJECT,), OWNER, Callbacks(next_id, replace))
+            report = await worker.run((NO_SUCH_OBJECT,), OWNER, Callbacks(next_id, replace))
+            assert [damage.reason for damage in report.damages] == ["missing: no such object"]
+            with pytest.raises(TaskFailedError, match="holds other bytes"):
+                await worker.run((source,), OWNER, Callbacks(taken_id, replace))
             assert worker.started == 1
             with pytest.raises(TaskFailedError, match="process ended"):
                 await worker.run((source,), OWNER, Callbacks(kill, replace))

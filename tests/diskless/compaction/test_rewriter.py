@@ -23,7 +23,7 @@ from diskless.compaction.tasks import (
 )
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import Run, read_runs
-from diskless.stores import ObjectNotFoundError
+from diskless.stores import ByteRange, StorageError
 from diskless.stores.memory import MemoryStore
 from records.batch import iter_batches, iter_records
 from records.batch_writer import build_batch
@@ -299,14 +299,52 @@ def test_a_merge_of_objects_includes_each_partitions_runs_before_the_first_damag
     run_on_loop(on_loop)
 
 
-def test_a_rewriting_task_fails_if_a_source_object_is_missing_in_the_store() -> None:
+def test_a_missing_or_truncated_source_object_ends_only_the_merge_of_its_own_partition() -> None:
+    async def on_loop() -> None:
+        world = World()
+        for i in range(3):
+            for name in NAMES:  # an object of its own for each batch
+                world.append({name: [(b"k", b"%d" % i)]})
+        del world.store.objects[world.runs[P0][1].object_key]
+        short = world.runs[NAMES[1]][0].object_key
+        world.store.objects[short] = (world.store.objects[short][0][:20], 0)
+        report = await world.rewriter.merge(world.sources())
+        assert [(d.partition, d.offset) for d in report.damages] == [(P0[1], 1), (NAMES[1][1], 0)]
+        assert "no such object" in report.damages[0].reason
+        assert "in an object of 20 bytes" in report.damages[1].reason
+        (written,) = world.written
+        assert [len(each.old_runs) for each in written.ranges] == [1, 3, 3]
+
+    run_on_loop(on_loop)
+
+
+def test_a_compaction_round_ends_before_a_run_whose_object_is_missing_in_the_store() -> None:
+    async def on_loop() -> None:
+        world = World()
+        for i in range(4):
+            world.append({P0: [(b"k", b"%d" % i)]})
+        del world.store.objects[world.runs[P0][2].object_key]
+        report = await world.compact(P0)
+        assert [damage.offset for damage in report.damages] == [2]
+        assert report.bound == 2
+        (written,) = world.written
+        assert [len(each.old_runs) for each in written.ranges] == [2]
+
+    run_on_loop(on_loop)
+
+
+def test_a_rewriting_task_fails_if_the_store_fails() -> None:
     async def on_loop() -> None:
         world = World()
         world.append({P0: [(b"k", b"1")]})
-        world.store.objects.clear()
-        with pytest.raises(ObjectNotFoundError):
+
+        async def fail(key: str, _: ByteRange) -> bytes:
+            raise StorageError(key, "throttled")
+
+        world.store.fetch = fail  # type: ignore[method-assign]
+        with pytest.raises(StorageError):
             await world.rewriter.merge(world.sources())
-        with pytest.raises(ObjectNotFoundError):
+        with pytest.raises(StorageError):
             await world.compact(P0)
         assert not world.written
 

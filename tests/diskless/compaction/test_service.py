@@ -306,3 +306,26 @@ def test_a_merge_whose_first_records_were_deleted_meanwhile_is_refused_and_plann
         assert counts.old_runs == 37
 
     story(work)
+
+
+def test_a_broker_merges_the_other_partitions_and_the_runs_around_a_missing_object() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("t", 2)
+        for i in range(60):
+            await world.append((b"k", b"v%d" % i), partition=i % 2)
+        await asyncio.sleep(700)
+        lost = world.runs()[10].object_id  # of partition 0
+        (key,) = [key for key in world.broker.memory.objects if key.endswith(f"/{lost}")]
+        del world.broker.memory.objects[key]
+        await world.rewriting.run_pass()
+        counts = world.rewriting.counters.kinds[MERGE]
+        assert (counts.failures, counts.old_runs) == (0, 40)
+        assert world.rewriting.counters.damaged_runs == 1
+        await world.rewriting.run_pass()
+        assert counts.old_runs == 59
+        assert world.rewriting.counters.damaged_runs == 1
+        assert sorted(run.object_id == lost for run in world.runs()) == [False] * 3 + [True]
+        await world.rewriting.run_pass()
+        assert counts.tasks == 2
+
+    story(work)

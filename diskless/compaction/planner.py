@@ -8,8 +8,8 @@ Merging, the most profitable first, by runs saved for a byte that is read:
 3. Runs in *sparse* objects, whose used bytes are below half, or whose deleted bytes must be gone.
 
 Runs that retention takes soon are left to it, except where they lie in an object whose deleted
-bytes have a deadline. Runs of the last minute are left, because readers have their objects in
-memory.
+bytes have a deadline. Runs younger than `min_age_ms` are left, because readers have their
+objects in memory.
 
 Compaction, the greatest share of dirty bytes first, and before all others those that
 `max.compaction.lag.ms` forces: the rules are Kafka's. A round that was left is resumed if its bound
@@ -31,15 +31,6 @@ from diskless.compaction.tasks import MAX_OLD_RUNS, Source
 from diskless.fetch.runs_reader import Run
 from records.final_batches import MAX_RUN_BYTES
 
-YOUNG_MS: Final = 60_000
-"""Runs are merged from this age on."""
-
-WAIT_MS: Final = 600_000
-"""Appended runs wait so long for others before an object is not filled."""
-
-FEWEST_SAVED: Final = 16
-"""Runs that an object which is not full saves at least; and small runs that are merged."""
-
 SMALL_RUN_BYTES: Final = MAX_RUN_BYTES // 2
 
 
@@ -50,6 +41,17 @@ class PartitionRuns(NamedTuple):
     partition: int
     runs: Sequence[Run]
     expires_before_ms: int | None = None  # runs with an older newest record are taken soon
+
+
+class MergeSettings(NamedTuple):
+    """The settings that decide when runs are merged."""
+
+    min_age_ms: int = 60_000  # of a run, since its append time
+    max_wait_ms: int = 600_000  # appended runs wait so long for others to fill an object
+    min_saved_runs: int = 16  # by an object that is not full; and small runs that are merged
+
+
+MERGE_DEFAULTS: Final = MergeSettings()
 
 
 class Merge(NamedTuple):
@@ -111,6 +113,7 @@ def plan_merges(
     overdue: Collection[str] = (),
     object_bytes: int,
     now_ms: int,
+    settings: MergeSettings = MERGE_DEFAULTS,
 ) -> list[Merge]:
     """Plan merges of runs of batches that save enough runs, the most profitable merge first.
 
@@ -120,18 +123,20 @@ def plan_merges(
              sparse: keys of objects whose runs are to be rewritten.
              overdue: the same, also for runs that retention takes soon.
              object_bytes: source bytes of a merged object.
+             settings: the age, waiting time and saved runs of a merge.
     """
     appended: list[_Chosen] = []
     others: list[Source] = []
     for each in partitions:
-        kinds = [_kind(run, each, sparse, overdue, now_ms) for run in each.runs]
+        young_ms = now_ms - settings.min_age_ms
+        kinds = [_kind(run, each, sparse, overdue, young_ms) for run in each.runs]
         for kind, first, end in _stretches(kinds):
             runs = each.runs[first:end]
             if kind == _APPENDED:
                 appended.append(_Chosen(each, runs))
-            elif kind == _SPARSE or _is_enough(runs):
+            elif kind == _SPARSE or _is_enough(runs, settings.min_saved_runs):
                 others += _slices(each, runs)
-    merges = _merge_appended(appended, object_id, object_bytes, now_ms)
+    merges = _merge_appended(appended, object_id, object_bytes, now_ms, settings)
     merges += [_merge(sources) for sources in _pack(others, object_bytes)]
     return sorted(merges, key=lambda merge: merge.profit, reverse=True)
 
@@ -151,7 +156,7 @@ def _kind(
     partition: PartitionRuns,
     sparse: Collection[str],
     overdue: Collection[str],
-    now_ms: int,
+    young_ms: int,
 ) -> int:
     """Return the reason to rewrite a run of batches, or `_LEFT` if the run stays as it is."""
     if run.object_key in overdue:
@@ -162,7 +167,7 @@ def _kind(
         return _LEFT
     if run.object_key in sparse:
         return _SPARSE
-    if run.append_time > now_ms - YOUNG_MS:
+    if run.append_time > young_ms:
         return _LEFT
     if not run.is_final:
         return _APPENDED
@@ -179,11 +184,11 @@ def _stretches(kinds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
             first = end
 
 
-def _is_enough(runs: Sequence[Run]) -> bool:
-    """Return whether two or more runs reach FEWEST_SAVED in number or MAX_RUN_BYTES in bytes."""
+def _is_enough(runs: Sequence[Run], count: int) -> bool:
+    """Return whether two or more runs reach `count` in number or MAX_RUN_BYTES in bytes."""
     if len(runs) < 2:
         return False
-    return len(runs) >= FEWEST_SAVED or sum(run.size_bytes for run in runs) >= MAX_RUN_BYTES
+    return len(runs) >= count or sum(run.size_bytes for run in runs) >= MAX_RUN_BYTES
 
 
 def _slices(partition: PartitionRuns, runs: Sequence[Run]) -> Iterator[Source]:
@@ -194,7 +199,11 @@ def _slices(partition: PartitionRuns, runs: Sequence[Run]) -> Iterator[Source]:
 
 
 def _merge_appended(
-    chosen: Sequence[_Chosen], object_id: Callable[[str], int], object_bytes: int, now_ms: int
+    chosen: Sequence[_Chosen],
+    object_id: Callable[[str], int],
+    object_bytes: int,
+    now_ms: int,
+    settings: MergeSettings,
 ) -> list[Merge]:
     """Plan one merge for each interval of object ids whose small runs fill an object.
 
@@ -228,7 +237,8 @@ def _merge_appended(
     if intervals[-1]:
         last = merges.pop()
         oldest = min(run.append_time for source in last.sources for run in source.runs)
-        if last.saved_runs >= FEWEST_SAVED and oldest <= now_ms - WAIT_MS:
+        has_waited = oldest <= now_ms - settings.max_wait_ms
+        if last.saved_runs >= settings.min_saved_runs and has_waited:
             merges.append(last)
     return merges
 

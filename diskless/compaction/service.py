@@ -43,6 +43,7 @@ from diskless.compaction.planner import (
     Cleaning,
     Compaction,
     CompactionSettings,
+    MergeSettings,
     PartitionRuns,
     plan_compaction,
     plan_merges,
@@ -106,6 +107,7 @@ class RewritingSettings(NamedTuple):
     map_bytes: int
     physical_max_ms: int  # -1: deleted bytes have no deadline
     key_prefix: str
+    merging: MergeSettings = MergeSettings()
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> RewritingSettings:
@@ -117,6 +119,11 @@ class RewritingSettings(NamedTuple):
             map_bytes=values["log.cleaner.dedupe.buffer.size"],
             physical_max_ms=values["esker.delete.physical.max.ms"],
             key_prefix=values["esker.object.key.prefix"],
+            merging=MergeSettings(
+                min_age_ms=values["esker.compaction.min.age.ms"],
+                max_wait_ms=values["esker.compaction.max.wait.ms"],
+                min_saved_runs=values["esker.compaction.min.saved.runs"],
+            ),
         )
 
 
@@ -262,6 +269,7 @@ class Rewriting:
             overdue=overdue,
             object_bytes=self._settings.object_bytes,
             now_ms=self._wall_ms(),
+            settings=self._settings.merging,
         )
         self.counters.backlog_bytes += sum(merge.size_bytes for merge in merges)
         self.counters.backlog_runs += sum(merge.saved_runs for merge in merges)

@@ -34,6 +34,27 @@ SETTINGS: Final = (
         "Bytes of a merged object; the child process holds twice as many in memory.",
     ),
     Setting(
+        "esker.compaction.min.age.ms",
+        MILLISECONDS,
+        60_000,
+        "Milliseconds from the append of a batch to its first merge; consumers at the end of the "
+        "log find younger batches in their brokers' memory.",
+    ),
+    Setting(
+        "esker.compaction.max.wait.ms",
+        MILLISECONDS,
+        600_000,
+        "Milliseconds that small objects wait for others, before they are merged into an object "
+        "below esker.compaction.object.bytes.",
+    ),
+    Setting(
+        "esker.compaction.min.saved.runs",
+        integer(1, 1_000_000),
+        16,
+        "Number of runs of batches that a merged object below esker.compaction.object.bytes saves "
+        "at least, and number of small runs of a partition that are merged again.",
+    ),
+    Setting(
         "log.cleaner.dedupe.buffer.size",
         integer(1024, 1 << 40),
         128 * 1024 * 1024,

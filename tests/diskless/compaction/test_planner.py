@@ -8,11 +8,9 @@ from __future__ import annotations
 from uuid import UUID
 
 from diskless.compaction.planner import (
-    FEWEST_SAVED,
-    WAIT_MS,
-    YOUNG_MS,
     Cleaning,
     CompactionSettings,
+    MergeSettings,
     PartitionRuns,
     plan_compaction,
     plan_merges,
@@ -22,6 +20,7 @@ from records.final_batches import MAX_RUN_BYTES
 from records.wal import APPENDED, FINAL
 
 TOPIC = UUID(int=1)
+YOUNG_MS, WAIT_MS, FEWEST_SAVED = MergeSettings()
 NOW = 10 * WAIT_MS
 OLD = NOW - 2 * WAIT_MS
 MIB = 1 << 20
@@ -78,6 +77,14 @@ def test_the_compaction_planner_rewrites_soon_expiring_runs_only_from_overdue_ob
     assert names(plan(runs, sparse={"1"})[0]) == [(0, ["1"])]
     assert not plan(runs, sparse={"1"}, expires=OLD + 1)
     assert names(plan(runs, overdue={"1"}, expires=OLD + 1)[0]) == [(0, ["1"])]
+
+
+def test_the_compaction_planner_obeys_the_settings_of_age_waiting_and_saved_runs() -> None:
+    runs = runs_of(*((i, 100) for i in range(3)), time=NOW - 1_000)
+    assert plan(runs, settings=MergeSettings(1_000, 1_000, 2))
+    assert not plan(runs, settings=MergeSettings(1_001, 1_000, 2))
+    assert not plan(runs, settings=MergeSettings(1_000, 1_001, 2))
+    assert not plan(runs, settings=MergeSettings(1_000, 1_000, 3))
 
 
 def test_the_compaction_planner_merges_merged_runs_again_if_these_fill_a_run_or_are_numerous() -> (

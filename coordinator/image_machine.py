@@ -177,7 +177,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
             listener(image)
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Replace the state by that of a checkpoint; yield after every few hundred records."""
+        """Replace the state by a checkpoint's state; yield after every few hundred records."""
         edit = self._begin(self._empty())
         self.unknown_records = 0
         count, timestamp = 0, 0

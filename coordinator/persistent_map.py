@@ -113,7 +113,7 @@ class Editor(Generic[K, V]):
         self._size = size
 
     def get(self, key: K) -> V | None:
-        """Return a key's value with the changes so far, or None if there is no such key."""
+        """Return a key's value including the collected changes, or None if there is no such key."""
         shards = self._shards
         return shards[(hash(key) * _SCRAMBLE >> _SHIFT) & (len(shards) - 1)].get(key)
 

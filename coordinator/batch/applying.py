@@ -486,7 +486,7 @@ def _replaced(tables: Tables, record: RunsReplacedRecord) -> None:
 
 
 def ended_objects(tables: Tables, record: MetadataRecord) -> list[int]:
-    """Return the ids of open objects that the end of a lease closes.
+    """Return the ids of rewritten objects that accept no more runs once this record ends a lease.
 
     Call it before `apply`.
     """
@@ -536,7 +536,7 @@ def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
 
 
 def _nothing_here(_tables: Tables, _record: ObjectsMarkedRecord | OrphansFoundRecord) -> None:
-    """Change no table, because deletion marks are stored in the rows of the objects."""
+    """Do nothing for a record of deletion marks, which only the rows of objects store."""
 
 
 _APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {

@@ -112,14 +112,14 @@ class Call(Generic[R]):
 def _of_tables(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """Wrap a decision function so that the new function also takes, and ignores, applied state."""
+    """Wrap a decision function without applied state so that it accepts and ignores that state."""
     return lambda request, tables, _, context: decide(request, tables, context)
 
 
 def _of_controller(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """Wrap a decision so that it refuses a controller epoch above the cluster log's newest.
+    """Wrap a decision to refuse a controller epoch higher than the cluster log's last epoch.
 
     The refusal is retriable.
 
@@ -251,7 +251,7 @@ BY_REQUEST: Final = {call.request: call for call in CALLS}
 
 
 def call_of(request: CoordinatorRequest[R]) -> Call[R]:
-    """Return the row of the calls table for this request's class."""
+    """Return the entry of the table `CALLS` for the class of this request."""
     return BY_REQUEST[type(request)]
 
 

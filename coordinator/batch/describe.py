@@ -165,7 +165,7 @@ MAX_LISTED: Final = 10_000
 def list_objects(
     request: ListDisklessObjectsRequest, state: Described
 ) -> ListDisklessObjectsResponse:
-    """List objects by rising id: all, or those in use with bytes deleted before a given time."""
+    """List objects by rising id, optionally only partly deleted objects of a certain age."""
     if not 1 <= request.max_objects <= MAX_LISTED:
         message = f"{request.max_objects} objects, ask for 1 to {MAX_LISTED}"
         return ListDisklessObjectsResponse(
@@ -199,7 +199,7 @@ def list_objects(
 
 
 def _holds_deleted(stored: StoredObject, before_ms: int) -> bool:
-    """Return whether the first deletion of a run from an object in use was before a time."""
+    """Return whether an object still in use lost its first run of batches before `before_ms`."""
     is_used = stored.marked_at_ms == NOT_MARKED and stored.used_bytes > 0
     return is_used and 0 <= stored.first_deletion_ms < before_ms
 

@@ -154,7 +154,7 @@ class Leader:
     def ask(
         self, request: CoordinatorRequest[Any], done: Callable[[Answer | CoordinatorError], None]
     ) -> None:
-        """Decide a request that writes; call `done` with the response once it is committed."""
+        """Decide a write request; call `done` with the response once the records are committed."""
         kind = call_of(request).kind
         assert isinstance(kind, Write), f"{request} decides nothing"
         if isinstance(request, CommitBatchesRequest):
@@ -186,7 +186,7 @@ class Leader:
         return uncount
 
     def look_up(self, lookup: LeaderLookup[R], request: CoordinatorRequest[R]) -> R:
-        """Answer a read from applied state; raise CoordinatorError if this node may not decide."""
+        """Answer a read request from applied state; raise CoordinatorError if not leading."""
         if self.proposer.epoch is None:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise CoordinatorError(code, "this node does not lead, or not yet")
@@ -274,7 +274,7 @@ class QuorumCoordinator(ReadOnlyCoordinator):
     # -- a BatchCoordinator --------------------------------------------------------------------
 
     async def call(self, request: CoordinatorRequest[R]) -> R:
-        """Answer a request; requests that write are decided in the order of these calls."""
+        """Answer a request; write requests are decided in the order of these calls."""
         answer: R
         match call_of(request).kind:
             case Write(_, in_slices) if in_slices is not None:
@@ -296,7 +296,7 @@ class QuorumCoordinator(ReadOnlyCoordinator):
         return answer
 
     async def _write(self, request: CoordinatorRequest[R]) -> R:
-        """Queue a request that writes for the leader's decision, and wait for the response.
+        """Queue a write request for the leader's decision, and wait for the response.
 
         A record that is committed proves that we led. An answer without one is sent only after a
         majority has confirmed that we lead: a deposed leader that does not know it yet would deny

@@ -125,7 +125,7 @@ class ReadOnlyCoordinator:
                 raise TypeError(f"a replica was sent {request.schema().name}, a {kind}")
 
     async def _look_up(self, lookup: Lookup[A], request: CoordinatorRequest[A], offset: int) -> A:
-        """Answer a request that reads, in several turns of the event loop if it is large.
+        """Answer a read request, in several turns of the event loop if the request is large.
 
         Only one large look-up is under way at a time.
 
@@ -146,7 +146,7 @@ class ReadOnlyCoordinator:
             return answer
 
     async def _report(self, report: Report[A], request: CoordinatorRequest[A]) -> A:
-        """Answer a request for a description in a thread, from one database transaction."""
+        """Answer a request to describe metadata in a thread, from one database transaction."""
         if report.behind_barrier(request):
             await self._read_barrier()
         else:
@@ -188,14 +188,14 @@ class ReadOnlyCoordinator:
             raise
 
     async def _read_barrier(self) -> Offset:
-        """Wait until the state has every record committed before this call; return the end."""
+        """Wait until the state has all records committed before this call; return their end."""
         self._check_open()
         offset = await self._confirm_leader()
         await self._until_applied(offset)
         return offset
 
     async def _confirm_leader(self) -> Offset:
-        """Wait until a majority confirms the leader; return the end of its committed records."""
+        """Wait until a majority confirms the leader; return the end offset that it committed."""
         try:
             return await self._log.barrier()
         except NotLeaderError as error:

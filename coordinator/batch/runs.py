@@ -179,7 +179,7 @@ def ranges_of(record: RunsReplacedRecord) -> Iterator[ReplacedRange]:
 
 
 def digest_runs(runs: Iterable[tuple[int, int, int]]) -> int:
-    """Return a 63-bit digest of runs of batches, which names them in a request to replace them.
+    """Return a 63-bit digest that identifies runs of batches in a ReplaceRuns request.
 
     Args:  runs: object id, byte offset and byte size of each, by rising offset.
 

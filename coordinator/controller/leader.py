@@ -327,7 +327,7 @@ class Controller:
     # --- time ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Fence silent brokers, update preferred brokers, append to an idle log; only if leading.
+        """While leading, fence silent brokers, update preferred brokers and append to an idle log.
 
         Call it every tick interval, leading or not.
         """

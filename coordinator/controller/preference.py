@@ -78,7 +78,7 @@ class Preferences:
             report.broker_epoch, report.reason = broker_epoch, reason
 
     def choose(self, image: MetadataImage, now_ms: int) -> list[Change]:
-        """Return changes of preferred brokers: at most one, or all that the minimum needs."""
+        """Return due changes of preferred brokers: one, or as many as the minimum requires."""
         brokers = serving_brokers(image)
         preferred = [broker_id for broker_id in brokers if is_preferred(brokers[broker_id])]
         others = [broker_id for broker_id in brokers if broker_id not in preferred]

@@ -50,7 +50,7 @@ class Reconciliation:
         self._hosted_ids = iter(hosted)
 
     def compare_slice(self) -> bool:
-        """Compare a slice of image or coordinator topics; return whether topics may be left."""
+        """Compare some topics of the image with the coordinator's; return whether topics remain."""
         looked = 0
         for topic in islice(self._topics, SLICE_TOPICS):
             looked += 1

@@ -138,7 +138,7 @@ class Requests:
         *,
         is_beat: bool = False,
     ) -> None:
-        """Decide a request; pass the committed response to `then`, by default to `send`.
+        """Decide a request; pass the committed response to `then`, or to `send` if `then` is None.
 
         Args:  is_beat: urgent, and certain unless it is a refusal.
         """
@@ -311,7 +311,7 @@ class Requests:
         self._decide(request, send, decide)
 
     def _heartbeat(self, request: brokers.BrokerHeartbeatRequest, send: Send) -> None:
-        """Answer a heartbeat, at once if no record is written or pending for the broker.
+        """Answer a heartbeat at once, unless a record for the broker must be written or is pending.
 
         Only pending records of this broker matter.
         """

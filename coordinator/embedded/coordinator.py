@@ -273,7 +273,7 @@ class EmbeddedCoordinator:
     # --- a BatchCoordinator
 
     async def call(self, request: CoordinatorRequest[R]) -> R:
-        """Answer a request, from this node's state if it only reads, else by a command.
+        """Answer a read request from this node's state, or a write request by a replicated command.
 
         Lookups that may be old and reports read this node's own state. All else is a command: the
         library has no read barrier, and delays have one clock only if commands move it.

@@ -138,7 +138,7 @@ class GroupBroker:
         return self._now_ms
 
     def reply(self, inbound: InboundRequest, response: Response) -> None:
-        """Send a response, or add it to the response of the DeleteGroups request it belongs to."""
+        """Send a response, or add it to the response of the DeleteGroups request that caused it."""
         if isinstance(inbound.ticket, GroupTicket):
             inbound.ticket.on_response(response)
             return
@@ -250,7 +250,7 @@ class GroupBroker:
     def _validate_commit(
         self, version: int, request: rpc.OffsetCommitRequest
     ) -> tuple[ErrorCode, tuple[CommitTopic, ...], Errors]:
-        """Return the whole commit's error, its valid topics, and its partitions' errors."""
+        """Return an OffsetCommit's overall error, its valid topics, and its partitions' errors."""
         if has_too_many_offsets(request):
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE, (), {}
         topics, errors = validate_commit(
@@ -406,4 +406,4 @@ class GroupBroker:
 
 
 def _ignore(response: Any) -> None:
-    """Drop the response to a request that is no longer waited for."""
+    """Ignore a response of the group log that requires no action by this broker."""

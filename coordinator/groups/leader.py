@@ -210,7 +210,7 @@ class GroupLog:
         self._deleted_topics = frozenset()
 
     def keep_deleted_topics(self, topic_ids: frozenset[UUID]) -> None:
-        """Keep deleted topics for the next expiry pass, after a pass that skipped some groups."""
+        """Keep deleted topics for the next expiry pass, because this pass skipped some groups."""
         self._deleted_topics |= topic_ids
 
 

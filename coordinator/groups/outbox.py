@@ -221,7 +221,7 @@ class GroupOutbox:
         )
 
     def retry(self) -> None:
-        """Send the request in flight again; the log recognises its sequence number.
+        """Send the request in flight again; the log detects the repetition by its sequence number.
 
         A removal of offsets is given up once its client was answered. Why: a log leader of an older
         release does not know it and would block the queue. A late copy removes nothing, because

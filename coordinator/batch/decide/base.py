@@ -55,7 +55,7 @@ class Context(NamedTuple):
 
     @property
     def deletion_ms(self) -> int:
-        """Return the time in ms by which to judge records' age; 0 (none is old) if clock is held.
+        """Return the steady time in ms for deletions by age, or 0 while the clock is held.
 
         >>> Context(9_000, 0, 0, 7_000, None, None).deletion_ms
         7000

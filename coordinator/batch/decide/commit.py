@@ -104,7 +104,7 @@ _NO_TIME: Final = Refused(ErrorCode.INVALID_TIMESTAMP)
 def _judge_object(
     request: CommitBatchesRequest, tables: Tables, candidates: Candidates
 ) -> Answered | None:
-    """Return the response to a repeated or forbidden commit; None if batches get offsets."""
+    """Return the response to a repeated or forbidden commit, or None for a commit to accept."""
     count = sum(len(group.batches) for topic in request.topics for group in topic.partitions)
     if count > MAX_BATCHES:
         message = f"{count} batches in one object, at most {MAX_BATCHES}"

@@ -224,7 +224,7 @@ _Outcome = _Accepted | _Done | Refusal
 def decide_replace_runs(
     request: ReplaceRunsRequest, tables: Tables, applied: AppliedState, context: Context
 ) -> Decision[ReplaceRunsResponse]:
-    """Replace the runs of batches of each range by runs in the request's object, or refuse to.
+    """Replace the runs of each range by runs in the request's object, or refuse the range.
 
     Args:  tables: pending state. applied: the applied state, which has the runs.
     """
@@ -272,7 +272,7 @@ def _answer(row: _Range, outcome: _Outcome) -> _Answer:
 
 
 def _refuse_form(request: ReplaceRunsRequest, context: Context) -> Refusal | None:
-    """Return the error of a request that is invalid whatever the state is, or None."""
+    """Return the error of a request that is invalid in every possible state, or None."""
     if not may_write_format(context.view.features(), 3):
         return ErrorCode.UNSUPPORTED_VERSION, _NEEDS_LEVEL
     rows = [row for topic in request.topics for row in topic.partitions]
@@ -307,7 +307,7 @@ def _refuse_form(request: ReplaceRunsRequest, context: Context) -> Refusal | Non
 def _find_object(
     request: ReplaceRunsRequest, tables: Tables, rows: Sequence[_Range]
 ) -> bool | Refusal:
-    """Return whether the request's object takes the new runs of these ranges, or else an error.
+    """Return whether the request's object is open for new runs, or an error if it must not be used.
 
     False stands for an object that is closed already, where a request only closes it.
     """
@@ -361,7 +361,7 @@ class _Judge:
             self._replacing.setdefault(log_id, []).append((first, end))
 
     def judge(self, topic_id: UUID, row: _Range) -> _Outcome:
-        """Return whether a range's runs of batches can be replaced or already are, or an error.
+        """Return whether a range's runs still have to be replaced, or the error that forbids it.
 
         Retriable where records that are proposed and not applied decide it.
         """
@@ -414,7 +414,7 @@ class _Judge:
 
 
 def _malformed(row: _Range) -> str | None:
-    """Return the reason why a range is invalid whatever the state is, or None."""
+    """Return the reason why a range is invalid in every possible state, or None."""
     if not 0 <= row.first_offset < row.end_offset:
         return f"the range from {row.first_offset} to {row.end_offset} is empty"
     if row.old_run_count < 1 or not row.runs:

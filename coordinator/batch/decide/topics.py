@@ -216,7 +216,7 @@ def decide_delete_topics(
 
 
 def _heard(epoch: int, tables: Tables, records: list[MetadataRecord]) -> tuple[MetadataRecord, ...]:
-    """Return the given records, or if there are none, the record of a new controller epoch."""
+    """Return `records`, or, if there are none, the record of a controller epoch that is new."""
     if not records and epoch > tables.counters.controller_epoch:
         return (ControllerEpochRecord(controller_epoch=epoch),)
     return tuple(records)

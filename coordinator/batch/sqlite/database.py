@@ -147,7 +147,7 @@ class WalKeeper:
 
     @property
     def puts_off_commits(self) -> bool:
-        """Return whether commits must wait while the last part of SQLite's WAL is copied."""
+        """Return whether commits must wait while the end of SQLite's WAL is being copied."""
         return self._is_last_part and self._is_copying()
 
     def tidy(self) -> None:

@@ -64,7 +64,7 @@ class DeferredDeletes:
         self.is_changed = False  # since it was last written
 
     def __contains__(self, log_id: int) -> bool:
-        """Return whether rows of this partition's deleted runs of batches are left to delete."""
+        """Create the queue of rows to delete, with the rows that an earlier process left."""
         return log_id in self._pending
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class DeferredDeletes:
     def enqueue(
         self, log_id: int, tally: Tally, below: int, since_ms: int, limit: int
     ) -> list[Dead]:
-        """Delete up to `limit` runs of batches that end below an offset; queue the other such runs.
+        """Delete up to `limit` runs of batches that end below an offset; queue any excess runs.
 
         Args:  since_ms: when they died, in steady time.
         """

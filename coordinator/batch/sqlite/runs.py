@@ -193,7 +193,7 @@ class Runs:
     def replace(
         self, tally: Tally, replaced: ReplacedRange, log_start_offset: int, since_ms: int
     ) -> tuple[list[Dead], list[Run]]:
-        """Replace the runs of batches of a range, and the spans above them.
+        """Replace the runs of batches in an offset range, and the spans that index these runs.
 
         Returns the deleted runs by object, and the new runs: those that are not dead.
         """

@@ -218,7 +218,7 @@ class Store:
 
     @property
     def _dies_ms(self) -> int:
-        """Return the time to store as objects' first deletion, or -1 if no times are stored."""
+        """Return the time to record as an object's first deletion of a run, or -1 for no time."""
         return self.counters.steady_ms if self.counters.notes_deletions else -1
 
     def _replace(self, record: RunsReplacedRecord) -> None:

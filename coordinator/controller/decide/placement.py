@@ -54,7 +54,7 @@ def new_partition(topic_id: UUID, index: int, replicas: tuple[int, ...]) -> Part
 
 
 def check_replicas(replicas: Sequence[int], image: MetadataImage, what: str) -> tuple[int, ...]:
-    """Check that the requested replicas are distinct registered brokers; return a tuple.
+    """Check that requested replicas are distinct registered brokers; return them as a tuple.
 
     Raises RefusedError (INVALID_REPLICA_ASSIGNMENT).
     """

@@ -175,7 +175,7 @@ def _kind(
 
 
 def _stretches(kinds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the kind, first index and end index of adjacent equal kinds, except `_LEFT`."""
+    """Yield (kind, first index, end index) of each stretch of equal kinds other than `_LEFT`."""
     first = 0
     for end in range(1, len(kinds) + 1):
         if end == len(kinds) or kinds[end] != kinds[first]:
@@ -304,7 +304,7 @@ def plan_compaction(
 def _cleanable(
     runs: Sequence[Run], cleaning: Cleaning, settings: CompactionSettings, now_ms: int
 ) -> list[Run]:
-    """Return the first runs of a partition that are old enough and stable enough to compact.
+    """Return a partition's first runs that are below the last stable offset and past their lag.
 
     A run at or above the last stable offset, or a dirty run with records younger than
     min.compaction.lag.ms, ends the result.

@@ -369,7 +369,7 @@ def _blocks(batches: Sequence[Batch]) -> Iterator[RecordBlock]:
 
 
 def _read_blocks(batches: Sequence[Batch]) -> Iterator[RecordBlock]:
-    """Yield batches as one block, or each batch as a block if together they expand to too much."""
+    """Yield the batches as one block, or one block each if their decompressed size is too large."""
     if len(batches) > 1:
         with contextlib.suppress(DecompressedTooLargeError):
             yield read_block(batches, limit_bytes=BLOCK_DATA_BYTES)

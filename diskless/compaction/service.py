@@ -395,7 +395,7 @@ class Rewriting:
             self._note_success(COMPACTION)
 
     async def _choose(self, coordinator: int, partition: _Partition) -> Compaction | None:
-        """Plan the next compaction of a partition; None without work or with a damaged run."""
+        """Plan a partition's next compaction; return None if none is due or a run is damaged."""
         runs = await self._runs_of(coordinator, partition)
         cleaning = await self._cleaning(coordinator, partition) if runs else None
         if cleaning is None:

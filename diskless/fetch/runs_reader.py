@@ -268,7 +268,7 @@ def _salvage(run: Run, data: memoryview, reason: str) -> _Layout:
 
 
 def _stamp_all(slices: Sequence[_RunSlice]) -> bytearray:
-    """Copy batches into one buffer, and stamp each batch with its offset and append time."""
+    """Copy batches into one buffer, and set each batch's base offset and append time."""
     answer = bytearray(sum(run_slice.size_bytes for run_slice in slices))
     with memoryview(answer) as view:
         position = 0

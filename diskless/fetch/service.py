@@ -443,7 +443,7 @@ def _check_range(
 
 
 def _answer_of(asked: _RequestedPartition, found: _FoundBatches | None) -> _PartitionResult:
-    """Translate a replica's fetch result; an offset out of range is marked for another check."""
+    """Translate a replica's fetch result; mark an out-of-range offset to be checked again."""
     if found is None:
         return _PartitionResult(
             ErrorCode.NOT_LEADER_OR_FOLLOWER

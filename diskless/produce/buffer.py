@@ -119,7 +119,7 @@ class ClosedBuffer:
                 entry.waiter.appended(result)
 
     def settle_each(self, results: Sequence[AppendResult]) -> None:
-        """Report each batch's own outcome to its waiter, in the order of the commit request."""
+        """Report to each batch's waiter its result, in the order of the commit request."""
         waiters = [entry.waiter for _, entries in self._ordered for entry in entries]
         for waiter, result in zip(waiters, results, strict=True):
             waiter.appended(result)
@@ -178,7 +178,7 @@ class AppendBuffer:
         append_time: bool,
         waiter: Waiter,
     ) -> None:
-        """Append a batch that fits to the batches of its partition in the buffer."""
+        """Add a batch, for which the buffer has space, to the batches of its partition."""
         assert self.fits(accepted), f"{self.size_bytes} bytes, {self.batch_count} batches are in it"
         entries = self._partitions.setdefault((topic_id, partition), [])
         entries.append(_Entry(accepted, append_time, waiter))

@@ -179,7 +179,7 @@ class BufferClosing:
         self._runs = TokenBucket(settings.runs_per_second, now_s=now_s)
 
     def note_append(self) -> None:
-        """Restart the quiet time after which the open buffer is closed: a batch was appended."""
+        """Restart the time without appends after which the open buffer is closed."""
         self._appended_at = self._loop.time()
         if self._check is None and self._quiet_s:
             self._check_at(self._appended_at + self._quiet_s)

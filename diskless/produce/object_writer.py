@@ -330,7 +330,7 @@ class ObjectWriter:
                 await self._ids.release()
 
     async def _give_up(self, working: list[asyncio.Task[None]]) -> None:
-        """Cancel all uploads and commits, so that this writer commits nothing more."""
+        """Cancel all uploads and commits, so that this writer commits no further object."""
         uploads = [written.upload for written in self._uploading]
         for task in (*working, *uploads):
             task.cancel()

@@ -142,7 +142,7 @@ class PendingProduce:
 
     @property
     def errors(self) -> list[AppendResult | Refusal]:
-        """Return the errors among the partitions' outcomes so far."""
+        """Return the errors among the partition outcomes that are known."""
         partitions = [partition for _, _, awaited in self.topics for partition in awaited]
         outcomes = [partition.outcome for partition in partitions]
         return [o for o in outcomes if isinstance(o, Refusal) or (o and o.error)]

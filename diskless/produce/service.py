@@ -306,7 +306,7 @@ class ProduceService:
         size_bytes: int,
         unanswered: Reply | None,
     ) -> None:
-        """Process the request once memory is free; its connection is not read until then."""
+        """Process the request once memory is free, and stop reading its connection until then."""
         connection.pause_reading()
 
         def resume() -> None:
@@ -339,7 +339,7 @@ class ProduceService:
 
     @staticmethod
     def _refusal_of_request(request: ProduceRequest) -> AppendResult | None:
-        """Return the error of all partitions of this request, or None for a valid request."""
+        """Return the error that an invalid request gets for all partitions, or None if valid."""
         if request.acks not in (-1, 0, 1):
             return AppendResult(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is none of -1, 0, 1"

@@ -102,7 +102,7 @@ class ProducerSpreading:
     def send_on(
         self, producer: _Producer, rack: str | None, topic_id: UUID, partition: int
     ) -> int | None:
-        """Return the broker that should get a partition's batches instead of this broker.
+        """Return the broker, other than this one, that should get a partition's batches.
 
         After the first such answer, the producer's batches are refused for `REFUSES_S` seconds.
 

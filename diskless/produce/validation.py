@@ -191,7 +191,7 @@ def validate(
 
 
 def _with_max_timestamp(batch: Batch, latest: int) -> Batch:
-    """Return the batch with the greatest timestamp of its records in its header.
+    """Return the batch with the greatest timestamp of its records written into its header.
 
     Source: upstream's LogValidator, which sets it in compressed and uncompressed batches alike, and
     DefaultRecordBatch.setMaxTimestamp, which renews the checksum only if it differs.
@@ -392,7 +392,7 @@ def _check_timestamps(
 
 
 def _timestamps(batch: Batch, body: bytes) -> Iterator[int]:
-    """Yield each record's timestamp; the records were checked before."""
+    """Yield the timestamp of each record of a batch whose records are known to be valid."""
     position = 0
     for expected_delta in range(batch.header.record_count):
         delta, position = _parse_record(body, position, expected_delta)

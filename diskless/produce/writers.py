@@ -100,7 +100,7 @@ class Writers:
         return sum(writer.in_flight_bytes for writer in (*self._writers.values(), *self._retired))
 
     def change(self, settings: WriterSettings) -> None:
-        """Change the settings of all writers of this broker from now on."""
+        """Change the settings of all current and future writers of this broker."""
         if settings == self._settings:
             return
         if settings.closing != self._settings.closing:
@@ -119,7 +119,7 @@ class Writers:
             self._epoch = broker_epoch
 
     def end(self) -> None:
-        """Fence all writers, so that nothing more is written under their broker epoch."""
+        """Fence all writers, so that they write nothing more under their broker epoch."""
         self._epoch = None
         writers, self._writers = self._writers, {}
         for writer in writers.values():
@@ -159,7 +159,7 @@ class Writers:
         )
 
     def _on_epoch_fenced(self, epoch: int) -> None:
-        """Stop writing under this broker epoch, because a coordinator has seen a newer one."""
+        """Stop writing under this broker epoch, because a coordinator has seen a newer epoch."""
         if epoch != self._epoch:
             return  # an old writer; there is a newer epoch by now, or a registration under way
         log.warning("broker=%d epoch=%d action=fenced", self._cluster.broker_id, epoch)

@@ -54,7 +54,7 @@ class StorageError(Exception):
         self.retriable = retriable  # throttling, a timeout or a server's error, which may pass
 
     def __reduce__(self) -> tuple[partial[StorageError], tuple[str, str]]:
-        """Pickle the error as a StorageError, so that other processes can raise the error."""
+        """Pickle the error as a StorageError, so that another process can raise it again."""
         return partial(StorageError, retriable=self.retriable), (self.key, self.reason)
 
 

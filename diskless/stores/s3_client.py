@@ -200,7 +200,7 @@ class S3Client:
         raise RangeError(key, byte_range)
 
     def list_pages(self, prefix: str) -> Iterator[list[StoredObject]]:
-        """Yield the objects whose keys begin with `prefix`, by rising key, in pages of up to 1000.
+        """Yield pages of up to 1000 objects whose keys begin with `prefix`, by rising key.
 
         Raises:  StorageError while iterating: the pages before it are not a whole listing.
         """

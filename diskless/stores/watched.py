@@ -135,7 +135,7 @@ class WatchedStore:
     # --- an ObjectStorage -----------------------------------------------------------------------
 
     async def upload(self, key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
-        """Upload an object, and record whether the upload succeeded."""
+        """Upload an object, and record whether the upload succeeded for `fault` to report."""
         began_at = self._clock()
         try:
             await self._store.upload(key, parts, size_bytes)

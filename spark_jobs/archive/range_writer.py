@@ -64,7 +64,7 @@ class Task:
 
 
 def write_range(store: ObjectStore, task: Task) -> Manifest:
-    """Write the files of a range and return its manifest, which the caller writes.
+    """Write all files of an archive range except its manifest, which is returned.
 
     Raises:  ArchiveError if offsets are missing, or a batch is empty; what reading raises
              (LostRangeError, RecordError, LogsError, OSError); StorageError.
@@ -151,11 +151,11 @@ class _RangeFiles:
             self._keep(kept)
 
     def _keep(self, row: Row) -> None:
-        """Count a record that is archived only as undecoded bytes."""
+        """Count a record of an archive that is stored only as undecoded bytes."""
         self._kept[row["type"], row["version"], row["name"], row["control"]] += 1
 
     def finish(self) -> tuple[Manifest, list[tuple[str, bytes]]]:
-        """Finish the files of the range; return its manifest, and each file's key and bytes."""
+        """Finish the range's files; return the manifest, and each file's key and bytes."""
         of = self._task.range
         if self._next is not None and self._next != of.end_offset:
             raise ArchiveError(
@@ -222,7 +222,7 @@ class _Table:
         )
 
     def add(self, row: Row, position: LogPosition, value: Buffer) -> list[Row]:
-        """Add one record to a table; return undecodable records as rows."""
+        """Add a record to a table; return the rows of any records that cannot be decoded."""
         try:
             self._columns.add(position, value)
         except RecordError:
@@ -231,7 +231,7 @@ class _Table:
         return self.flush() if self._columns.rows >= CHUNK_ROWS else []
 
     def flush(self) -> list[Row]:
-        """Write the collected records to the table's file; return undecodable records as rows."""
+        """Write the collected records to the table's file; return rows that cannot be decoded."""
         chunk, self._chunk = self._chunk, []
         try:
             self._write_columns(self._columns)

@@ -106,7 +106,7 @@ class KeptAnswers:
 
 
 def commit_heads(rows: Rows) -> Numbers:
-    """Return one row for each commit record of a span, with a checksum of its response."""
+    """Return one row for each commit record of a span, with a checksum of its commit response."""
     if not len(rows):
         return np.zeros((len(HEADS) + 1, 0), np.int64)
     _, first, which = np.unique(rows["log_offset"], return_index=True, return_inverse=True)
@@ -149,7 +149,7 @@ class NamedIds(NamedTuple):
 
     @staticmethod
     def within(ids: Sequence[int], first: int, end: int) -> Sequence[int]:
-        """Return the ids from `first` up to, but not including, `end`."""
+        """Return the ids from `first`, inclusive, to `end`, exclusive."""
         return ids[bisect_left(ids, first) : bisect_left(ids, end)]
 
 
@@ -248,7 +248,7 @@ class AnswerTracker:
         return tuple((place, self._start(place, offset)) for place in places)
 
     def _start(self, place: TopicPartition, at: int) -> int:
-        """Return a partition's log start at a log offset; -1 if no such partition existed then."""
+        """Return a partition's log start at a log offset; -1 if it did not exist then."""
         topic, incarnation = self._ledger.topic(place[0], at), self._ledger.incarnation(place, at)
         if topic is None or topic.deleted < at or incarnation is None:
             return -1

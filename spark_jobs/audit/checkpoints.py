@@ -139,7 +139,7 @@ class CoordinatorFacts:
 
 
 def read_checkpoint(span: Span) -> tuple[CoordinatorFacts, Rows]:
-    """Read a checkpoint; return the coordinator's state, and each run of batches as a row.
+    """Read a checkpoint; return the coordinator's state, and the runs of batches as rows.
 
     Raises:  LostRangeError; DamagedFileError, RecordError; OSError.
     """

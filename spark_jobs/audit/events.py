@@ -43,7 +43,7 @@ on = _RULES.on
 
 
 def check_events(log: str, ledger: Ledger, events: Iterable[Event], findings: Findings) -> None:
-    """Check each record, in log order, against the state before the record, then apply the record.
+    """Check each record, in log order, against the state before it, and then apply it.
 
     Raises:  RecordError for one that cannot be decoded.
     """

@@ -144,7 +144,7 @@ class Cleaning(NamedTuple):
     rewritten_until: int = 0
 
     def after(self, first: int, end: int, bound: int, log_start: int) -> Cleaning:
-        """Return the offsets after the range [first, end) was replaced under a bound."""
+        """Return a partition's compaction progress after the range [first, end) was compacted."""
         if bound < 0:
             return self
         cleaned = max(self.cleaned_until, log_start)  # below it nothing is left to clean
@@ -218,7 +218,7 @@ class Ledger:
         return None
 
     def cleaning(self, place: TopicPartition, offset: int = NEVER) -> Cleaning | None:
-        """Return how far a partition is cleaned at a log offset; None if it never was."""
+        """Return a partition's compaction progress at a log offset; None if never compacted."""
         found = [cleaning for at, cleaning in self.cleanings.get(place, ()) if at < offset]
         return found[-1] if found else None
 

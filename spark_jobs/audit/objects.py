@@ -91,7 +91,7 @@ def death_offsets(runs: Rows, ledger: Ledger) -> Numbers:
 
 
 def rewritten_runs(ledger: Ledger) -> Rows:
-    """Return the runs that rewriters wrote, also those that are dead since."""
+    """Return the runs of batches in rewritten objects, including runs that are dead by now."""
     places = list(ledger.replaced)
     cells: list[tuple[int, ...]] = []
     for code, place in enumerate(places):
@@ -125,7 +125,7 @@ class OldRuns(NamedTuple):
     end: int = -1
 
     def add(self, other: OldRuns) -> OldRuns:
-        """Return the sum of this span's runs and another's."""
+        """Return the totals of these and the other replaced runs of batches."""
         return OldRuns(
             self.runs + other.runs, self.offsets + other.offsets, self.records + other.records,
             min(self.first, other.first), max(self.end, other.end),
@@ -137,7 +137,7 @@ OldRunsOf = dict[tuple[int, TopicPartition], OldRuns]
 
 
 def old_runs(runs: Rows, deaths: Numbers, ledger: Ledger) -> OldRunsOf:
-    """Sum up the runs of a span that each replacement ended."""
+    """Sum up the runs of batches in a span that each replacement record replaced."""
     found: OldRunsOf = {}
     ended = np.isin(deaths, [row.offset for rows in ledger.replaced.values() for row in rows])
     dead, at = runs.where(ended), deaths[ended]
@@ -203,7 +203,7 @@ def _too_early(commits: Commits, when: dict[int, int], how: str, record: str) ->
 
 
 def used_after(runs: Rows, ledger: Ledger, when: dict[int, int], how: str, record: str) -> Faults:
-    """Yield the runs that lived when their object was marked or removed."""
+    """Yield the runs that were live when their object was marked for deletion or removed."""
     runs = runs.where(np.isin(runs["object_id"], list(when)))
     for row, death in enumerate(death_offsets(runs, ledger).tolist()):
         object_id = int(runs["object_id"][row])

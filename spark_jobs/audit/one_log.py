@@ -193,7 +193,7 @@ class LogAudit:
         return parts
 
     def _checkpoints_to_compare(self) -> list[_Checkpoint]:
-        """Return the checkpoints whose preceding records the log still has."""
+        """Return the checkpoints that can be compared with records which the log still has."""
         return [
             checkpoint
             for checkpoint in self._checkpoints
@@ -342,7 +342,7 @@ class LogAudit:
             )
 
     def _objects_released_since(self) -> set[int]:
-        """Return the ids of objects that the log marked or removed while the audit ran."""
+        """Return the ids of objects that the coordinator marked or removed while the audit ran."""
         gone: set[int] = set()
         end = self._log.end_offset()
         types = (ObjectsMarkedRecord, ObjectsRemovedRecord)
@@ -435,7 +435,7 @@ class LogAudit:
 
 
 def _start(spans: Sequence[Span]) -> int:
-    """Return the first log offset that a span's records have, after any leading checkpoint."""
+    """Return the start offset of spans, or the end offset of their leading checkpoint."""
     if not spans:
         return 0
     return spans[0].end_offset if spans[0].is_checkpoint else spans[0].start_offset

@@ -158,7 +158,7 @@ def _odd_steps(commits: Commits) -> Iterator[_Step]:
 
 
 def _step(commits: Commits, rows: Rows, mine: Sequence[int], first: int) -> _Step | None:
-    """Return the batch of the last row in `mine`, with its producer's state before the batch.
+    """Return the batch in the last row of `mine`, with its producer's state before that batch.
 
     The result is None if the producer was unknown, or forgotten.
 

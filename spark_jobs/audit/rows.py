@@ -93,7 +93,7 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
 
 
 def groups(*keys: Numbers) -> tuple[Numbers, Numbers]:
-    """Sort rows stably by keys; return the order, and the first index of each group of equals."""
+    """Sort rows stably by keys; return the order, and each group of equal keys' first index."""
     order: Numbers = np.lexsort(tuple(reversed(keys)))  # stable
     if not len(order):
         return order, order
@@ -105,7 +105,7 @@ def groups(*keys: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def slices(starts: Numbers, total: int) -> Iterator[tuple[int, int]]:
-    """Yield the first index and the exclusive end index of each group."""
+    """Yield the start and exclusive end index of each group of rows."""
     firsts = starts.tolist()
     return zip(firsts, [*firsts[1:], total], strict=False)  # of nothing, no group
 
@@ -149,7 +149,7 @@ class Producer(NamedTuple):
     appended_at_ms: int
 
     def since(self, expired: Sequence[int], offset: int) -> Producer | None:
-        """Return a producer's state without the batches from before the producer last expired.
+        """Return a producer's state without the batches that precede its last expiry.
 
         Returns: None if no batch is left.
 
@@ -194,7 +194,7 @@ class EndState:
         return EndState(dict(self.partitions), dict(self.leases), dict(self.producers))
 
     def of(self, changed: EndState, places: Iterable[TopicPartition]) -> EndState:
-        """Return the part of this state that concerns `places` or a key in `changed`."""
+        """Return the part of this state that concerns `places` or the keys of `changed`."""
         wanted = {*changed.partitions, *places}
         return EndState(
             {key: self.partitions[key] for key in wanted if key in self.partitions},

@@ -154,7 +154,7 @@ class RecordRules(Generic[S]):
     def check(
         self, log: str, offset: int, state: S, record: MetadataRecord, findings: Findings
     ) -> None:
-        """Check a record, by the rules of its type, against the state before the record."""
+        """Check a record against the rules of its type and the state before the record."""
         record_name = record.schema().name
         for name in self._names[type(record)]:
             faults = RULES[name].check(state, record)

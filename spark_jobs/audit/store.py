@@ -145,7 +145,7 @@ def check_store(log: str, inspections: Sequence[Inspection], findings: Findings)
 
 
 def _describe_affected(rows: Rows) -> str:
-    """List the partitions and offsets of these rows, for a message about lost data."""
+    """List the partitions and offsets of these batches, for a message about lost data."""
     kept = rows.where(rows.accepted)
     order, starts = groups(kept.place)
     parts = [

@@ -139,7 +139,7 @@ def judge_span(shared: AuditContext, work: tuple[Span, EndState]) -> SpanVerdict
 
 
 def judge_rewritten(shared: AuditContext, ledger: Ledger) -> SpanVerdict:
-    """Check the runs that rewriters wrote, as `judge_span` checks those of commits."""
+    """Check the runs of batches in rewritten objects, as `judge_span` checks committed runs."""
     findings, runs = Findings(), rewritten_runs(ledger)
     marked = {object_id: offset for object_id, (offset, _) in ledger.marked.items()}
     for name, when, how, record in (
@@ -155,7 +155,7 @@ def judge_rewritten(shared: AuditContext, ledger: Ledger) -> SpanVerdict:
 def _judge_runs(
     shared: AuditContext, rows: Rows, runs: Rows, offsets: Sequence[int], verdict: SpanVerdict
 ) -> SpanVerdict:
-    """Add live runs, replaced runs, and the faults of live objects to a verdict."""
+    """Add live runs, replaced runs, and the faults of live objects to the verdict of a span."""
     ledger = shared.ledger
     deaths = death_offsets(runs, ledger)
     verdict.live = {offset: live_at(runs, deaths, offset) for offset in offsets}

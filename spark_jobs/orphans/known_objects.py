@@ -64,7 +64,7 @@ class KnownObjects:
     removed: Ids  # sorted: gone from the store since the checkpoint, and known to be
 
     def classify(self, ids: Ids) -> npt.NDArray[np.int8]:
-        """Return the `Kind` of each id; the ids need not be sorted."""
+        """Return the state of each object id as a `Kind`; the ids need not be sorted."""
         kinds = np.full(len(ids), Kind.ORPHAN, np.int8)
         of_lease = _within(self.orphans, ids) & ~is_in(self.removed, ids)
         kinds[of_lease] = Kind.OF_LEASE

@@ -160,7 +160,7 @@ class Tally:
 
 
 def pieces(found: Iterable[StoredObject], naming: Naming, tally: Tally) -> Iterator[Rows]:
-    """Yield the listed objects of this cluster as rows, and count all listed objects."""
+    """Yield the listed objects of this cluster as rows, and count these and other objects."""
     rows: list[tuple[int, ...]] = []
     for stored in found:
         ours = tally.take(stored, naming)

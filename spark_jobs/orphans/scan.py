@@ -158,7 +158,7 @@ def find_orphans(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> FoundOrphans:
-    """Compare the objects of a listing with the logs, which are read after the listing.
+    """Classify the objects of a listing by the logs, which are read after the listing.
 
     Args:    progress: called with the name of each log before it is read.
     Raises:  OrphansError if they are another cluster's; as `known_objects_at`.
@@ -202,7 +202,7 @@ class EarlierSightings:
         return None if self.file is None else int(self.file.header["ended_ms"])
 
     def by_spread(self, naming: Naming) -> Iterator[tuple[int, dict[tuple[int, int], Candidate]]]:
-        """Yield the orphans of earlier listings by the first two digits of their keys."""
+        """Yield the orphans of earlier listings in groups by the first two digits of their keys."""
 
         def spread_of(one: Candidate) -> int:
             parsed = naming.parse(one.key)
@@ -217,7 +217,7 @@ class EarlierSightings:
 
 
 def read_sightings(directory: Path, place: Mapping[str, str], began_ms: int) -> EarlierSightings:
-    """Read the time at which each orphan of earlier listings of this store was first listed.
+    """Read when each orphan in earlier listings of this store was listed for the first time.
 
     Args:    place: cluster id, store and prefix, as `plan_orphans` writes them.
              began_ms: of the new listing.
@@ -274,7 +274,7 @@ def plan_orphans(
     rules: Rules,
     made_ms: int | None = None,
 ) -> Outcome:
-    """Write each orphan's first listing time, and a plan to delete orphans past their grace.
+    """Write the time of each orphan's first listing, and a plan to delete orphans past their grace.
 
     Nothing else is changed; the plan may be empty. The sightings are written last: if this fails,
     it is as if there had been no listing.
@@ -319,7 +319,7 @@ def plan_orphans(
 def _combine_sightings(
     found: FoundOrphans, naming: Naming, seen: EarlierSightings
 ) -> Iterator[Candidate]:
-    """Yield each listed orphan with the time of the first listing that had the same object."""
+    """Yield each listed orphan with the time of the earliest listing that has it unchanged."""
     earlier = seen.by_spread(naming)
     at, of_spread = -1, dict[tuple[int, int], Candidate]()
     for rows in found.orphans():

@@ -63,7 +63,7 @@ class Outcome:
     unanswered: str | None = None  # why some rows have no answer; None: all have
 
     def stopped_short(self, plan: Plan) -> list[int]:
-        """Return the indexes of the rows that the coordinator applied only in part."""
+        """Return the indexes of rows whose log start moved less far than the plan requires."""
         return [
             i
             for i, log_start in sorted(self.applied.items())
@@ -71,7 +71,7 @@ class Outcome:
         ]
 
     def is_stale(self) -> bool:
-        """Return whether a coordinator refused the whole plan, or all of its remaining rows."""
+        """Return whether a coordinator refused the whole plan as expired or foreign."""
         return any(code in WHOLE_PLAN for code in self.refused.values())
 
 

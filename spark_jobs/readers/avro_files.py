@@ -71,7 +71,7 @@ class AvroWriter:
 
 
 def _sort_keys(parsed: Any) -> Any:
-    """Return a parsed schema with sorted keys, except below the keys that fastavro added."""
+    """Return a parsed schema with sorted keys, but leave fastavro's own values unsorted."""
     if isinstance(parsed, list):
         return [_sort_keys(value) for value in parsed]
     if not isinstance(parsed, dict):
@@ -83,7 +83,7 @@ def _sort_keys(parsed: Any) -> Any:
 
 
 def read_avro(data: bytes, schema: Mapping[str, Any] | None = None) -> Iterator[Any]:
-    """Yield the rows of an Avro file, read with the given schema or the writer's schema.
+    """Yield the rows of an Avro file, read with `schema` or, if it is None, the file's own schema.
 
     Raises:  AvroFileError, also after rows have been given out.
     """

@@ -119,7 +119,7 @@ def _drop_older(directory: Path, snapshot_id: OffsetAndEpoch) -> None:
 
 @contextmanager
 def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a directory against the other tasks of this machine."""
+    """Hold an exclusive lock on a directory, so that other tasks of this machine wait."""
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -92,7 +92,7 @@ class LocalEngine:
 def _run_with_helper(
     task: Callable[[A], R], work: Sequence[A], progress: Callable[[int], None]
 ) -> list[R]:
-    """Divide the work between this process and a helper process, by which process is free.
+    """Divide the items of work between this process and a helper; each takes items when it is free.
 
     What the other did not answer, and what failed here, is done in order at the end: so the error
     that is raised is that of the first piece that has one.

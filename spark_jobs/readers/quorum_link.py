@@ -210,7 +210,7 @@ class QuorumLink:
 
 
 async def _cancel_others() -> None:
-    """Cancel all other tasks of this event loop, such as fetches that were begun in advance."""
+    """Cancel all other tasks of this event loop, such as prefetches."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -277,7 +277,7 @@ def _epoch_before(found: Described, offset: int) -> int | None:
 
 
 def _committed(link: QuorumLink, span: QuorumSpan) -> Iterator[Batch]:
-    """Yield a span's committed batches, and fetch the next batches in advance."""
+    """Yield a span's committed batches, and prefetch the following batches."""
     offset = span.start_offset
     pending = link.begin_fetch(offset, span.epoch)
     nothing_since: float | None = None

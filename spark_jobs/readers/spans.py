@@ -100,7 +100,7 @@ def epoch_before(log: Log, offset: int) -> int | None:
 def _after_the_loss(
     log: Log, end_offset: int, error: LostRangeError, split_bytes: int
 ) -> Sequence[Span]:
-    """Return the spans left after lost offsets: from a checkpoint on, or of the remaining log."""
+    """Return the spans of the log that are readable after a range of its offsets was lost."""
     try:
         return log.spans(end_offset, split_bytes=split_bytes)
     except LostRangeError as again:

@@ -80,7 +80,7 @@ class Counting:
         return np.where(gone[0][at] == object_ids, gone[1][at], STILL_THERE)
 
     def log_starts(self, topics: list[str], partitions: Numbers, codes: Numbers) -> Numbers:
-        """Return each partition's log start; `codes` are indexes of their topics in `topics`."""
+        """Return each partition's log start; `codes` index the partitions' topics in `topics`."""
         starts = self.known.log_starts
         places = zip(codes.tolist(), partitions.tolist(), strict=True)
         return np.array([starts.get((topics[code], index), 0) for code, index in places], np.int64)
@@ -237,7 +237,7 @@ class _Runs:
 
 
 def _runs_of(job: Counting, batches: _Batches, objects: Numbers) -> _Runs:
-    """Return the runs of batches in each object, and whether readers can still reach each run."""
+    """Return the runs of batches in each object, and whether consumers can still read each run."""
     pairs, partition = _pairs(batches.topic, batches["partition"])
     stored, refused = batches.stored, ~batches.stored
     of_run, run = join_runs(partition[stored], batches_of(batches.commits)[:, stored])

@@ -82,7 +82,7 @@ class Cube(Protocol):
         ...
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-        """Return all rows; rows whose keys `keep` leaves out are merged under the label OTHERS.
+        """Return all rows, but merge rows with keys that `keep` lacks under the label OTHERS.
 
         Args:  keep: measure: the key it is about, and its values that are kept. The rows of all
                others become one, with that key empty and the label OTHERS.
@@ -133,7 +133,7 @@ def merge_rows(parts: Iterable[pa.Table]) -> pa.Table:
 
 
 def band_starts(values: Numbers) -> Numbers:
-    """Return the lower end of the histogram band that holds each value.
+    """Return the lower bound of the histogram band that contains each value.
 
     Values below 64 have bands of their own; negative values give -1.
 
@@ -190,7 +190,7 @@ class LocalCube:
         return found
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-        """Return all rows; rows whose keys `keep` leaves out are merged under the label OTHERS."""
+        """Return all rows, but merge rows with keys that `keep` lacks under the label OTHERS."""
         table = self._table
         for measure, (key, values) in keep.items():
             known = pc.is_in(table[key], value_set=pa.array(values, CUBE.field(key).type))

@@ -44,7 +44,7 @@ def figure(
     is_wide: bool = False,
     shape: tuple[float, float] | None = None,
 ) -> Figure:
-    """Build a figure of the page from its drawing, or from a reason why no data exists.
+    """Build a figure of the page from its drawing function, or with the reason why it has no data.
 
     The title is also the drawing's text alternative.
     """

@@ -103,7 +103,7 @@ def changes(report: Report, _: Summary) -> Figure:
 
 
 def _stack(rows: Rows, key: str, value: str, starts: Sequence[int], keep: int = 8) -> Layers:
-    """Return a series over time for each of the `keep` largest keys, and for all other keys."""
+    """Return a time series for each of the `keep` largest keys, and one for all other keys."""
     place = {start: i for i, start in enumerate(starts)}
     values: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
     for row in rows:

@@ -32,7 +32,7 @@ from spark_jobs.report.words import count, duration, list_names, plain, share, s
 
 
 def _over_time(rows: Rows, key: str, value: str, starts: Sequence[int]) -> tuple[list[str], Layers]:
-    """Return the names and a series over time for each name, the largest first and OTHERS last."""
+    """Return names and a time series for each: the largest series first, OTHERS last."""
     place = {start: i for i, start in enumerate(starts)}
     values: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
     for row in rows:
@@ -45,7 +45,7 @@ def _over_time(rows: Rows, key: str, value: str, starts: Sequence[int]) -> tuple
 
 
 def _limit_names(names: list[str], values: dict[str, list[float]]) -> list[str]:
-    """Return the names to draw in their own colours; add the other names' values to OTHERS."""
+    """Return the names to draw in their own colours; add other names' values to OTHERS."""
     over = [name for name in names[len(SERIES) :] if name != OTHERS]
     for name in over:
         values[OTHERS] = [a + b for a, b in zip(values[OTHERS], values[name], strict=True)]

@@ -146,7 +146,7 @@ def time_axis(axes: Axes, start_ms: int, end_ms: int) -> None:
 
 
 def format_axis(axes: Axes, which: str, word: Word, label: str = "") -> None:
-    """Format the numbers of an axis with the function `word`, and set the axis's label."""
+    """Format the numbers of the axis `which` with the function `word`, and set the axis's label."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_formatter(FuncFormatter(lambda value, _: word(value)))
     if axis.get_scale() == "linear":

@@ -26,7 +26,7 @@ from spark_jobs.report.cube import CUBE, HOW, KEYS, OTHERS, Reduce, Work, merge_
 
 
 def count_in_spark(pieces: DataFrame, reduce: Reduce) -> DataFrame:
-    """Count the records of pickled spans on executors; return the cube's rows before merging."""
+    """Count the records of pickled spans on Spark's executors; return unmerged rows."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -57,7 +57,7 @@ def largest_of(frame: DataFrame, keys: Mapping[str, str], limit: int) -> DataFra
 
 
 def fold_frame(frame: DataFrame, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> DataFrame:
-    """Merge the rows whose keys `keep` leaves out under the label OTHERS, in no order."""
+    """Merge rows with keys that `keep` does not list under the label OTHERS, in no order."""
     for measure, (key, values) in keep.items():
         empty = F.lit("") if CUBE.field(key).type == pa.string() else F.lit(0).cast("bigint")
         known = F.col(key).isin(list(values)) if values else F.lit(False)
@@ -89,7 +89,7 @@ class SparkCube:
         return found
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-        """Return all rows; rows whose keys `keep` leaves out are merged under the label OTHERS."""
+        """Return all rows, but merge rows with keys that `keep` lacks under the label OTHERS."""
         frame = fold_frame(self._frame, keep) if keep else self._frame
         return merge_rows([frame.toArrow().select(CUBE.names).cast(CUBE)])
 

@@ -64,7 +64,7 @@ def summarise(report: Report) -> Summary:
 
 
 def gini(values: Sequence[int] | np.ndarray[Any, Any]) -> float:
-    """Return the Gini coefficient: 0 if all values are equal, near 1 if one value is everything.
+    """Return the Gini coefficient: 0 if all values are equal, near 1 if one value dominates.
 
     >>> gini([1, 1, 1, 1]), gini([0, 0, 0, 8]), gini([])
     (0.0, 0.75, 0.0)

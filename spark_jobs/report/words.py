@@ -18,7 +18,7 @@ _TIMES: Final = (
 
 
 def plain(text: str) -> str:
-    r"""Make a name from a log printable and short, without escaping it for HTML.
+    r"""Shorten a name from a log and replace its unprintable characters, without escaping HTML.
 
     >>> plain("a\x00b" + "x" * 50)
     'a·bxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…'
@@ -91,7 +91,7 @@ def instant(time_ms: int) -> str:
 
 
 def list_names(names: list[str], limit: int = 3) -> str:
-    """Join names with commas and `and`, and count the names beyond the limit.
+    """Join up to `limit` names with commas and `and`, and state the number of the other names.
 
     >>> list_names(["a"]), list_names(["a", "b"]), list_names(["a", "b", "c", "d"])
     ('a', 'a and b', 'a, b, c and 1 more')

@@ -89,7 +89,7 @@ class DigestCache:
         return self._make(work).digest if known is None else known
 
     def piece(self, work: Work) -> Piece:
-        """Return a span's digest and runs of batches, from the cache if possible."""
+        """Return the digest and the runs of batches of a span, from the cache if possible."""
         found = self._read(work, rows=True)
         if found is None or found[1] is None:
             return self._make(work)
@@ -153,7 +153,7 @@ class DigestCache:
 
 
 def _goes_through(path: Path, end_offset: int, epoch_before: Callable[[int], int | None]) -> bool:
-    """Return whether the log still has the record, with its epoch, at which the last job ended."""
+    """Return whether the record at which the last job ended still has the same epoch."""
     try:
         mark = json.loads(path.read_bytes())
         before, epoch = int(mark["end_offset"]), mark["epoch"]
@@ -177,7 +177,7 @@ def _replace(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def _drop_shorter(path: Path) -> None:
-    """Delete the cache files of shorter spans that have the same start as this file's span."""
+    """Delete the cache files of shorter spans that start at the same offset as this file's span."""
     start = path.name.split("-")[0]
     if start != "checkpoint":
         for other in path.parent.glob(f"{start}-*.runs"):

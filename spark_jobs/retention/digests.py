@@ -176,7 +176,7 @@ def _runs(columns: Columns) -> tuple[_PartitionRuns, Rows]:
 
 
 def _number_partitions(columns: Columns) -> tuple[AnyNumbers, AnyNumbers, AnyNumbers]:
-    """Number the partitions of batch groups; return each group's number and each partition."""
+    """Number the partitions of batch groups; return each group's number, and all partitions."""
     width = int(columns.partitions.max(initial=0)) + 1
     keys = columns.topics.astype(np.int64) * width + np.maximum(columns.partitions, 0)
     possible = len(columns.topic_ids) * width

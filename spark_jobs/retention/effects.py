@@ -80,7 +80,7 @@ def _pinned_by(
     stays: npt.NDArray[np.bool_],
     dead: npt.NDArray[np.int64],
 ) -> dict[str, int]:
-    """Sum, for each topic, the unused bytes of objects that hold undeleted batches of the topic.
+    """Sum, for each topic, the dead bytes of objects that contain live batches of the topic.
 
     An object that several topics pin counts for each of them, since each of them keeps it.
     """

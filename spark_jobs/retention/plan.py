@@ -204,7 +204,7 @@ class Planner:
         yield from self._requests(np.flatnonzero(self._entries.partly))
 
     def apply_live(self, answers: Mapping[int, LiveRuns]) -> None:
-        """Replace the sums of the spans in which a log start lies by results of `sum_live_runs`."""
+        """Replace sums of spans in which a log start lies by exact sums from `sum_live_runs`."""
         entries = self._entries
         for piece, live in answers.items():
             indexes = np.flatnonzero(entries.partly & (entries.piece == piece))
@@ -322,7 +322,7 @@ def _partition_numbers(places: Sequence[tuple[str, int]]) -> Starts:
 
 
 def _sums(values: Numbers, bounds: Numbers, counts: Numbers | None = None) -> Numbers:
-    """Sum each partition's values over all spans, or only over its first `counts` spans."""
+    """Sum each partition's values over all spans, or over its first `counts` spans if given."""
     totals = np.concatenate((np.zeros(1, np.int64), np.cumsum(values)))
     ends = bounds[1:] if counts is None else bounds[:-1] + counts
     found: Numbers = totals[ends] - totals[bounds[:-1]]

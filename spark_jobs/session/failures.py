@@ -135,7 +135,7 @@ def find_failure(output: str) -> Failure | None:
 
 
 def raised_in_worker(error: BaseException) -> tuple[str, str] | None:
-    """Return name and message of an error that our Python code raised in a worker.
+    """Return name and message of an error that our Python code raised in a Spark worker.
 
     >>> raised_in_worker(Exception("Job aborted\\nTraceback (most recent call last):\\n"
     ...                            "  File x\\nspark_jobs.logs.LogsError: no such log: a-0"))

@@ -75,7 +75,7 @@ class Jvm:
             late.cancel()
 
     def end(self, *, well: bool) -> None:
-        """End the JVM; if `well` is true, store the class archive that the JVM writes."""
+        """End the JVM; if `well` is true, let it write the class archive and store the archive."""
         with suppress(Py4JError, OSError):
             self.gateway.shutdown()
         SparkContext._gateway = None

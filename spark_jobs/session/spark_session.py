@@ -151,7 +151,7 @@ def stop_session(session: SparkSession) -> None:
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Return whether a log record comes from another library than Py4J.
+    """Return whether a log record comes from any logger but Py4J's.
 
     Py4J prints a trace of each Ctrl-C.
     """

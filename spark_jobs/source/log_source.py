@@ -160,7 +160,7 @@ class PushingReader(LogReader):
 
 
 def _narrow(options: Options, pushed: Filter) -> Options | None:
-    """Return the options narrowed by a filter, or None if only Spark can apply the filter."""
+    """Return the options narrowed by a Spark filter, or None if only Spark can apply the filter."""
     attribute: Any = getattr(pushed, "attribute", None)
     if attribute == (OFFSET_COLUMN,):
         bounds = _passing_offsets(pushed)
@@ -186,7 +186,7 @@ def _narrow(options: Options, pushed: Filter) -> Options | None:
 
 
 def _passing_values(pushed: Filter) -> tuple[Any, ...] | None:
-    """Return the values that pass an equality or list filter, or None for other filters."""
+    """Return the values that an equality or list filter lets pass, or None for other filters."""
     match pushed:
         case EqualTo():
             return (pushed.value,)
@@ -196,7 +196,7 @@ def _passing_values(pushed: Filter) -> tuple[Any, ...] | None:
 
 
 def _passing_offsets(pushed: Filter) -> tuple[int, int] | None:
-    """Return the lowest and highest log offset that pass a filter; None for an unbounded filter."""
+    """Return the lowest and highest log offset that a filter lets pass; None for an open bound."""
     value: Any = getattr(pushed, "value", None)
     if not isinstance(value, int):
         return None

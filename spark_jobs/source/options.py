@@ -163,7 +163,7 @@ def _starting(given: Mapping[str, str]) -> str | int:
 
 
 def _choice(given: Mapping[str, str], name: str, words: tuple[str, str]) -> str:
-    """Return an option's value, which must be one of two words; the default is the first."""
+    """Return an option's value, which must be one of two words; the first word is the default."""
     text = given.get(name, words[0]).lower()
     if text not in words:
         raise OptionError(f"{name}: {text!r} is neither {words[0]} nor {words[1]}")

@@ -139,7 +139,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
     # --- the driver ---------------------------------------------------------------------------
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Rename the part files of a micro-batch to their final names, if not done earlier.
+        """Rename a micro-batch's part files to their final names, unless already renamed.
 
         Raises:  SinkError.
         """

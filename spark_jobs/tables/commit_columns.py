@@ -212,7 +212,7 @@ def _cut(data: bytes, walked: _Walked, i: int) -> bytes:
 
 
 def _distinct(ids: bytes) -> tuple[list[str], AnyNumbers]:
-    """Return the distinct topic ids, and the index of each given id among the distinct ids."""
+    """Return the distinct topic ids, and for each encoded id its index among the distinct ids."""
     found = pa.Array.from_buffers(
         pa.binary(UUID_BYTES), len(ids) // UUID_BYTES, [None, pa.py_buffer(ids)]
     ).dictionary_encode()

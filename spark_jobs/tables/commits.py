@@ -176,7 +176,7 @@ class CommitColumns:
         return np.frombuffer(b"".join(self._parts[index]), f">i{width}").astype(f"=i{width}")
 
     def _topic_ids(self, counts: Numbers) -> pa.Array:
-        """Return the topic id of each batch as text.
+        """Return the topic id of each collected batch as text.
 
         Each distinct topic is formatted once.
         """
@@ -191,7 +191,7 @@ class CommitColumns:
         return names.cast(pa.string()).take(pa.array(np.repeat(indexes, counts)))
 
     def _topic_rows(self) -> Numbers:
-        """Return, for each batch group of the commits, the index of its topic id."""
+        """Return the index of the topic id of each batch group in the commits."""
         topics_of = np.array(self._topics_of, np.int64)
         before = np.repeat(np.cumsum(topics_of) - topics_of, self._groups_of)
         return self._column(TOPIC_INDEXES) + before

@@ -191,7 +191,7 @@ def _with_watermarks(partitions: Any, ends: Any) -> Any:
 
 
 def _with_orphans(objects: Any, orphans: Any) -> Any:
-    """Add the orphans from listings of the store, except orphans that were committed."""
+    """Add the orphans that listings of the store found, except those that were committed."""
     return objects.unionByName(orphans.join(objects.select("object_id"), "object_id", "left_anti"))
 
 

@@ -171,7 +171,7 @@ def state_of(spans: Iterable[Span], offset: int, *, until_ms: int | None = None)
 
 
 def state_of_piece(span: Span, changes: CoordinatorLog, *, is_first: bool) -> LogState:
-    """Compute the part of the whole log's state that lies in one span.
+    """Compute the part of the log's state that the records of one span determine.
 
     Its runs and objects are those of the whole log that stand in this span. High watermarks and
     producers are as this span alone knows them; orphans that a listing showed are left out.
@@ -188,7 +188,7 @@ def state_of_piece(span: Span, changes: CoordinatorLog, *, is_first: bool) -> Lo
 
 
 def state_of_changes(changes: CoordinatorLog, offset: int) -> LogState:
-    """Build a coordinator's state from collected changes, without batches and committed objects."""
+    """Build a coordinator's state from collected changes, without batches and their objects."""
     return _Tables(changes, CommitColumns()).state(offset)
 
 
@@ -320,7 +320,7 @@ class _Tables:
         return {log_id: number.get(place, -1) for log_id, place in self._partitions.places.items()}
 
     def _with_times(self, rows: Numbers) -> Numbers:
-        """Set missing append times of a checkpoint's runs to the commit times of their objects.
+        """Set the missing append times of a checkpoint's runs to the commit times of their objects.
 
         A removed object has only dead runs left, which any time suits.
         """

@@ -96,7 +96,7 @@ def checkpoint_batches(record: ProducersState, partition: int) -> Numbers:
 
 
 def drop_expired(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Numbers:
-    """Drop the batches (rows) that producers appended before the producers expired.
+    """Drop the rows of batches that producers appended before those producers expired.
 
     Args:    forgotten: partition's number and producer id: the log's offset at which it last was.
     """
@@ -110,7 +110,7 @@ def drop_expired(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Num
 
 
 def last_batches(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the last batches of each producer in each partition, and the groups' bounds.
+    """Return the last batches of each producer in each partition, and the bounds of these groups.
 
     Args:    rows: of equal order they stand as they were appended.
     Returns: rows; bounds, one more than producers.

@@ -292,7 +292,7 @@ Columns = CommitColumns | RecordColumns | EnvelopeColumns
 
 
 def columns_of(table: str) -> tuple[Columns, int | None]:
-    """Return an empty collector for a table, and the record type that the table takes.
+    """Return an empty collector for a table, and the record type that it collects.
 
     A record type of None stands for all types.
 

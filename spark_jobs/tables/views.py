@@ -133,7 +133,7 @@ def schema_named(name: str) -> pa.Schema:
 
 
 def columns_named(name: str) -> tuple[Columns, int | None]:
-    """Return an empty collector for a table or view, and the record type that it takes.
+    """Return an empty collector for a table or view, and the record type that it collects.
 
     A record type of None stands for all types.
 
@@ -148,7 +148,7 @@ def columns_named(name: str) -> tuple[Columns, int | None]:
 
 
 def versions_named(name: str) -> Versions | None:
-    """Return the versions of the record behind a table, or None if its rows are not decoded."""
+    """Return the versions of a table's record type, or None if the table's rows are not decoded."""
     name = "object_commit" if resolve_table(name) == OBJECTS else resolve_table(name)
     record = RECORD_OF.get(name)
     return None if record is None else record.schema().versions

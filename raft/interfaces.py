@@ -67,13 +67,13 @@ class Ticket(Protocol):
     def __hash__(self) -> int: ...
 
     def accepted(self, epoch: Epoch, base_offset: Offset, end_offset: Offset) -> None:
-        """Handle the append of the proposed batches to the log at [base_offset, end_offset).
+        """Record that the proposed batches were appended to the log at [base_offset, end_offset).
 
         The batches are committed once the high watermark is at `end_offset`.
         """
 
     def refused(self, error: int) -> None:
-        """Handle the final refusal of the proposed batches; `error` is Kafka's error code.
+        """Record that the proposed batches were finally refused with Kafka's error code `error`.
 
         6 NOT_LEADER_OR_FOLLOWER: not leading, or another epoch. 42 INVALID_REQUEST: the log ends
         elsewhere than expected. 89 THROTTLING_QUOTA_EXCEEDED: too much waits to be committed.
@@ -84,19 +84,19 @@ class Watcher(Protocol):
     """Follows a log; its methods are called on the loop, in order, after registering."""
 
     def committed(self, high_watermark: Offset) -> None:
-        """Handle the commit of all records below `high_watermark`, which can be read now.
+        """React to the commit of all records below `high_watermark`, which can now be read.
 
         The high watermark never moves back.
         """
 
     def lead(self, epoch: Epoch) -> None:
-        """Handle the start of leadership in `epoch`, whose first record is already committed."""
+        """React to the start of leadership in `epoch`, whose first record is already committed."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """Handle the end of this node's leadership of `epoch`, when proposals may be lost."""
+        """React to the end of this node's leadership of `epoch`; open proposals may be lost."""
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Handle a log that now begins at this snapshot; load it before applying records."""
+        """React to a log that now begins at this snapshot: load it before applying records."""
 
 
 class Degradation(NamedTuple):
@@ -174,7 +174,7 @@ class ReplicatedLog(Protocol):
         """Return the newest epochs, up to `MAX_EPOCHS`, of the records below `offset`."""
 
     def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
-        """Report a fork of log and state: the log has `log_epoch` for the state's last record.
+        """Report that log and state differ: the log has `log_epoch` at the state's last record.
 
         Args:  applied: where a state of committed records ends, and its last epoch.
                log_epoch: the epoch that the log has there.

@@ -58,7 +58,7 @@ class Context:
     # -- identity ------------------------------------------------------------------------------
 
     def note_voters(self) -> None:
-        """Use the newest voter set in the log from now on, even if it is not committed."""
+        """Use the newest voter set in the log from now on, even before it is committed."""
         self.voters: VoterSet = self.voter_history.latest
         self.is_voter: bool = self.voters.is_voter(self.identity)
 
@@ -144,7 +144,7 @@ class Context:
         self.note_election_state()
 
     def note_election_state(self) -> None:
-        """Hold back outgoing messages until a changed election state is durable."""
+        """Hold back outgoing messages until the changed election state is durable on disk."""
         if self.election_state != self.gate.election:
             self.gate.close()
 

@@ -116,11 +116,11 @@ class Discovery:
         return False
 
     def claimed(self) -> tuple[NodeId, ...]:
-        """Return the voters that are reported, but not confirmed, to be in a newer epoch."""
+        """Return the voters that peers report, without confirmation, to be in a newer epoch."""
         return self._epochs.unconfirmed(self._context.epoch, self._context.timers.now_ms)
 
     def ask_claimed(self) -> None:
-        """Send a Fetch to each voter reported in a newer epoch, to learn the voter's real epoch.
+        """Send a Fetch to each voter that is reported in a newer epoch, to learn its real epoch.
 
         A leader that we follow is asked by the ordinary Fetch. The question is a Fetch, too, which
         voters of every version answer with their epoch. As an acknowledgement it says no more than
@@ -155,7 +155,7 @@ class Discovery:
             requests.send(context.random.choice(ready), self.fetch_request(max_wait_ms=0))
 
     def can_fetch(self) -> bool:
-        """Return whether the whole log is flushed, as a Fetch acknowledges all earlier records."""
+        """Return whether the whole log is flushed, so that a Fetch may acknowledge all of it."""
         log = self._context.log
         return log.flushed_end_offset == log.end_offset
 

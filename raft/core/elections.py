@@ -35,7 +35,7 @@ class VoteGranting:
     _discovery: Discovery
 
     def answer(self, request: VoteRequest) -> VoteResponse:
-        """Grant or refuse a request for a vote or pre-vote.
+        """Grant or refuse a candidate's request for a vote or pre-vote.
 
         1. Refuse a request that is meant for another node (INCONSISTENT_CLUSTER_ID,
            INVALID_VOTER_KEY), contradicts itself (INVALID_REQUEST), or comes from no voter
@@ -275,7 +275,7 @@ class Elections:
                 self._shorten_candidacy(role)
 
     def _shorten_candidacy(self, role: Candidate) -> None:
-        """Shorten the time to the next campaign after a rejection, as the vote is probably split.
+        """Campaign again sooner after a rejection, because the vote is probably split.
 
         Why: of three voters, the third may be the frozen leader, whose vote would be waited for
         until the election timeout. Two candidacies in a row are never shortened: a distant voter

@@ -69,7 +69,7 @@ class EpochBudget:
         return True
 
     def claim(self, node: NodeId, epoch: Epoch, now_ms: int) -> bool:
-        """Record an unconfirmed report of a node's epoch; return False if it renews a report."""
+        """Record an unconfirmed report of a node's epoch; return False for a repeated report."""
         before = self._claims.get(node)
         is_new = before is None or before.expires_ms <= now_ms
         highest = epoch if before is None or is_new else max(epoch, before.epoch)

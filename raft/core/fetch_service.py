@@ -41,7 +41,7 @@ class FetchService:
     # -- who may ask ---------------------------------------------------------------------------
 
     def _leader_only_error(self, epoch: Epoch) -> ErrorCode:
-        """Return NONE if this node leads `epoch`, or else the error with which to refuse a request.
+        """Return NONE if this node leads `epoch`, or else the error that refuses the request.
 
         A newer epoch changes nothing here: a Vote or BeginQuorumEpoch will bring it.
         """
@@ -59,7 +59,7 @@ class FetchService:
     def _fetch_error(
         self, request: messages.FetchRequest | messages.FetchSnapshotRequest
     ) -> ErrorCode:
-        """Return the first error of this request, in the order of Kafka's checks, or NONE."""
+        """Return a Fetch's or FetchSnapshot's first error, in Kafka's order of checks, or NONE."""
         context = self._context
         error = context.check_addressee(request.cluster_id, None)
         if error is not ErrorCode.NONE:
@@ -180,7 +180,7 @@ class FetchService:
     # -- the replicas --------------------------------------------------------------------------
 
     def _replica_of(self, leader: LeaderState, key: ReplicaKey) -> ReplicaProgress:
-        """Return the progress of the replica with this id and disk, a voter or an observer."""
+        """Return the progress of the voter or observer with this id and disk."""
         if self._context.voters.is_voter(key):
             replica = leader.voters[key.id]
             replica.key = key

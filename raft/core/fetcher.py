@@ -68,7 +68,7 @@ class Fetcher:
     # -- asking --------------------------------------------------------------------------------
 
     def send_requests(self, leader_id: NodeId) -> None:
-        """Send a Fetch to the leader, and to other voters as well if the leader is lost."""
+        """Send a Fetch to the leader, and also to other voters if the leader does not respond."""
         context, follower = self._context, self._context.follower
         if (
             context.requests.can_send(leader_id, FetchRequest)
@@ -87,7 +87,7 @@ class Fetcher:
     def on_response(
         self, peer: NodeId, sent: FetchRequest, sent_ms: int, response: FetchResponse
     ) -> None:
-        """Apply a Fetch response of the leader; of another node, learn only epoch and leader."""
+        """Apply the leader's Fetch response; learn other nodes' epoch and leader from theirs."""
         context, requests = self._context, self._context.requests
         if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
             context.on_other_cluster(peer, FetchRequest)
@@ -153,7 +153,7 @@ class Fetcher:
         return self._context.log.truncation_point(diverging)
 
     def _append(self, peer: NodeId, batches: tuple[Batch, ...]) -> None:
-        """Append a peer's batches up to the first that does not continue this node's log."""
+        """Append a peer's batches in order, until one does not continue this node's log."""
         log, epoch = self._context.log, self._context.epoch
         count = 0
         for batch in batches:

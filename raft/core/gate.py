@@ -53,12 +53,12 @@ class Gate:
         self.send(Respond(connection, correlation, response))
 
     def close(self) -> None:
-        """Hold back messages until the election state that this step writes is durable."""
+        """Begin to hold back messages, because the election state is about to change."""
         self.write_due = True
         self.is_closed = True
 
     def request_write(self, election: ElectionState, outstanding: Container[int]) -> None:
-        """Have a changed election state written; if no write is pending, send held-back messages.
+        """Request a changed election state's write; without pending writes, release messages.
 
         Args:  outstanding: as in `on_durable`.
         """
@@ -71,7 +71,7 @@ class Gate:
             self._open(outstanding)
 
     def on_durable(self, sequence: int, outstanding: Container[int]) -> bool:
-        """Send held-back messages if the newest election state is durable; return whether it is.
+        """Release held-back messages if the newest election state is durable; return whether it is.
 
         Args:  outstanding: ids of the requests still wanted; other held requests are dropped.
         """

@@ -95,7 +95,7 @@ class Leadership:
             context.timers.set(Timer.CHECK_QUORUM, deadline_ms)
 
     def _majority_heard_ms(self, leader: LeaderState) -> int:
-        """Return the newest time in ms since which a majority, this node included, has fetched."""
+        """Return the newest time (ms) since which a majority, including this node, has fetched."""
         if not leader.voters:
             return self._context.timers.now_ms
         heard_ms = sorted(
@@ -144,7 +144,7 @@ class Leadership:
             self._context.gate.emit(ShutdownReady())
 
     def leave_resigned(self) -> None:
-        """Stop announcing this node's resignation as leader, because the resigned epoch is over."""
+        """Stop announcing this node's resignation, because a newer epoch has begun."""
         self._ended_at = frozenset()
         self._report_ready()
 

@@ -23,7 +23,7 @@ class ParkedFetches:
     _context: Context
 
     def answer_or_park(self, leader: LeaderState, fetch: ParkedFetch) -> None:
-        """Answer a Fetch that finds new data or must not wait, and let any other Fetch wait."""
+        """Answer a Fetch that finds new data or must not wait; keep any other Fetch waiting."""
         timers = self._context.timers
         if fetch.deadline_ms <= timers.now_ms or self._has_news(leader, fetch):
             self.answer(leader, fetch)
@@ -43,7 +43,7 @@ class ParkedFetches:
         return bool(leader.reads) and leader.reads[-1].round > answered
 
     def answer(self, leader: LeaderState, fetch: ParkedFetch) -> None:
-        """Answer a Fetch with the records from its offset on, or none at the log end."""
+        """Answer a Fetch with the records from its offset on, or with no records at the log end."""
         fetch.replica.answered_connection = fetch.connection
         fetch.replica.answered_round = leader.read_round
         leader.round_used = True
@@ -59,7 +59,7 @@ class ParkedFetches:
         )
 
     def _data_response(self, leader: LeaderState) -> FetchResponse:
-        """Return a Fetch response without records; reuse the previous response if still correct."""
+        """Return a Fetch response without records, reusing the previous one if unchanged."""
         response, log = leader.data_response, self._context.log
         high_watermark = log.high_watermark if leader.is_announced else None
         if (
@@ -76,7 +76,7 @@ class ParkedFetches:
         return response
 
     def answer_all(self, leader: LeaderState, *, known_below: Offset | None = None) -> None:
-        """Answer waiting Fetches: all, or those with a high watermark below `known_below`."""
+        """Answer all waiting Fetches, or only those with a high watermark below `known_below`."""
         for connection, fetch in tuple(leader.parked.items()):
             if known_below is None or fetch.high_watermark < known_below:
                 del leader.parked[connection]

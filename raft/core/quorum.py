@@ -148,7 +148,7 @@ class Quorum:
 
     @property
     def voters(self) -> VoterSet:
-        """Return the voter set that is in force on this node."""
+        """Return the voter set that this node currently uses."""
         return self._context.voters
 
     @property
@@ -158,7 +158,7 @@ class Quorum:
 
     @property
     def recovering(self) -> bool:
-        """Return whether this node is a voter that lost its disk and has not caught up since."""
+        """Return whether this node is a voter that lost its disk and has not caught up yet."""
         return self._context.recovering
 
     @property
@@ -168,12 +168,12 @@ class Quorum:
 
     @property
     def unconfirmed_epochs(self) -> tuple[NodeId, ...]:
-        """Return the voters that are reported, but not confirmed, to be in a newer epoch."""
+        """Return the voters that peers report, without confirmation, to be in a newer epoch."""
         return self._discovery.claimed()
 
     @property
     def in_doubt(self) -> bool:
-        """Return whether this member stopped because of a fork, or will stop at its start."""
+        """Return whether this member has stopped because of a fork, or will stop when it starts."""
         return self._context.in_doubt or self._forked_at_start
 
     @property
@@ -405,7 +405,7 @@ class Quorum:
             self._recovery.on_vote_durable()
 
     def _on_append_durable(self, event: events.AppendDurable) -> None:
-        """Advance the flushed end; then a leader commits records, and a follower fetches."""
+        """Record the flushed log end; then a leader commits records, and a follower fetches."""
         leader = self._context.leader
         if not self._note_flushed(event):
             return
@@ -415,7 +415,7 @@ class Quorum:
             self._fetcher.on_flushed()
 
     def _note_flushed(self, event: events.AppendDurable) -> bool:
-        """Advance the flushed end; return False if the log was truncated since the flush began."""
+        """Record the flushed log end; return False if the log was truncated during the flush."""
         log = self.log
         if event.generation != log.generation:
             assert event.generation < log.generation, f"flush from the future: {event}, {log}"

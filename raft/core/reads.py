@@ -55,7 +55,7 @@ class Reads:
                 self._settle(leader)
 
     def _confirmed_by(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> int:
-        """Return the newest round (reads confirmed together) that a Fetch confirms, or -1.
+        """Return the number of the newest round of reads that a Fetch confirms, or -1.
 
         A Fetch that overtakes a parked one on its connection follows no answer.
         """
@@ -73,7 +73,7 @@ class Reads:
                 self._context.gate.emit(ReadReady(read.token, read.offset))
 
     def _confirmed_round(self, leader: LeaderState) -> int:
-        """Return the newest round (reads confirmed together) that a majority has confirmed."""
+        """Return the number of the newest round of reads that a majority has confirmed."""
         needed = self._context.voters.majority - 1
         if needed == 0:
             return leader.read_round

@@ -81,7 +81,7 @@ class Recovery:
                 context.requests.offer(peer, DescribeQuorumRequest())
 
     def ask_log_end(self, leader_id: NodeId) -> None:
-        """Request the leader's log end once, after the leader's first response to a Fetch."""
+        """Request the leader's log end, once per leader, after its first response to a Fetch."""
         context, follower = self._context, self._context.follower
         if context.recovering and follower.hears_leader and follower.catch_up_offset is None:
             context.requests.offer(leader_id, DescribeQuorumRequest())

@@ -52,7 +52,7 @@ class Requests:
         return slot not in self._ids and self.retry_at.get(slot, 0) <= self._timers.now_ms
 
     def offer(self, peer: NodeId, request: Request) -> None:
-        """Send a request unless one of its kind to the peer is outstanding or delayed."""
+        """Send a request, unless a request of its kind to the peer is outstanding or delayed."""
         if self.can_send(peer, type(request)):
             self.send(peer, request)
 
@@ -74,7 +74,7 @@ class Requests:
         self._gate.send(Send(peer, self._last_id, request))
 
     def finish(self, request_id: int) -> Outstanding | None:
-        """Remove and return the request that was answered or failed; None if it was abandoned."""
+        """Remove and return an answered or failed request; return None if it was abandoned."""
         outstanding = self.outstanding.pop(request_id, None)
         if outstanding is None:
             for peer, fetch_id in self._unanswered_fetches.items():

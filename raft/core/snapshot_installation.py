@@ -89,7 +89,7 @@ class SnapshotInstallation:
         self._recovery.finish_if_caught_up()
 
     def _stop_waiting(self, snapshot_id: OffsetAndEpoch) -> bool:
-        """End the wait for a snapshot; return False if this node did not wait for it."""
+        """End the wait for a snapshot; return False if this node was not waiting for it."""
         follower = self._context.follower
         if follower.fetching_snapshot != snapshot_id:
             return False

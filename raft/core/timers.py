@@ -43,14 +43,14 @@ class Timers:
         self._armed_ms = NEVER
 
     def set(self, timer: Timer, at_ms: int) -> None:
-        """Set the deadline of a timer, or move it."""
+        """Set the deadline of a timer, in place of an earlier or later deadline."""
         self.deadlines[timer] = at_ms
         if at_ms < self._armed_ms:
             self._armed_ms = at_ms
             self._gate.emit(SetTimer(at_ms))
 
     def set_in(self, timer: Timer, delay_ms: int) -> None:
-        """Set the deadline of a timer to `delay_ms` from now, or move it."""
+        """Set the deadline of a timer to `delay_ms` from now, in place of any other deadline."""
         self.set(timer, self.now_ms + delay_ms)
 
     def set_earlier(self, timer: Timer, at_ms: int) -> None:
@@ -76,7 +76,7 @@ class Timers:
                 yield timer
 
     def rearm(self) -> None:
-        """Arm the driver's timer at the earliest deadline, once a timer event has been handled."""
+        """Set the driver's timer to the earliest deadline after a timer event was processed."""
         self._armed_ms = min(self.deadlines.values(), default=NEVER)
         if self._armed_ms != NEVER:
             self._gate.emit(SetTimer(self._armed_ms))

@@ -65,13 +65,13 @@ class Applier:
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Apply records up to the new high watermark, pausing regularly for other groups."""
+        """Apply records up to the new high watermark, in slices that let other groups run."""
         self._target = high_watermark
         if not self._applying:
             self._apply_slice()
 
     def _apply_slice(self) -> None:
-        """Apply committed records for up to `SLICE_S` seconds; schedule a turn for the others."""
+        """Apply committed records for up to `SLICE_S` seconds, then schedule the next slice."""
         until = time.monotonic() + SLICE_S
         while self.applied_offset < self._target and not self._closed:
             data = self._log.read(self.applied_offset, READ_BYTES)

@@ -166,7 +166,7 @@ class BenchLog:
         return reply
 
     def produce_from_template(self, connection: ServerConnection, frame: Frame) -> Reply | None:
-        """Propose the batch of a frame that matches an earlier Produce, or return None."""
+        """Propose the batch of a frame that matches an earlier Produce, else return None."""
         found = self._templates.match(frame)
         if found is None or self.group.leading_epoch is None:
             return None
@@ -240,7 +240,7 @@ class BenchLog:
     def _success(
         self, header: RequestHeader, topic: rpc.ProduceRequest.TopicProduceData
     ) -> Success:
-        """Return the encoded success response to a Produce, in two parts around the base offset."""
+        """Return the encoded success response to a Produce, split in two at its base offset."""
         key = (header.api_version, topic.name, topic.topic_id)
         success = self._successes.get(key)
         if success is None:

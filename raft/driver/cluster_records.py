@@ -68,7 +68,7 @@ class ClusterRecords:
                 self.complete = False
 
     def records(self) -> Iterator[MetadataRecord]:
-        """Iterate over the records that rebuild this collection, in an order valid for replay."""
+        """Yield the records that rebuild this collection, in an order valid for replay."""
         for name in sorted(self.features, key=lambda name: (name != FIRST_FEATURE, name)):
             yield self.features[name]
         for topic_id in sorted(self.topics):

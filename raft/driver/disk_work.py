@@ -177,7 +177,7 @@ class DiskWork:
             self._flush()
 
     def after_step(self) -> None:
-        """Schedule the flush that is due to run after this step's messages are sent."""
+        """Schedule the flush to run after the messages of this step of the Raft core are sent."""
         if self._flush_after_step:
             self._flush_after_step = False
             self._loop.call_soon(self._flush_if_due)
@@ -214,7 +214,7 @@ class DiskWork:
             self._disk.submit(self._storage.log.record_recovery_point, lambda _: None)
 
     def note_committed(self, offset: Offset) -> None:
-        """Register a new high watermark, which is recorded on disk about a second later.
+        """Record a new high watermark in memory; it is written to disk about a second later.
 
         Source: docs/design/forks.md#the-floor.
         """
@@ -223,7 +223,7 @@ class DiskWork:
             self._recording = self._loop.call_later(RECORD_AFTER_S, self._record)
 
     def mark_doubt(self, text: str) -> None:
-        """Write the description of a fork durably, which keeps the group stopped."""
+        """Write the description of a fork durably, so that the group stays stopped."""
         self._disk.submit(lambda: self._storage.mark_doubt(text), lambda _: None)
 
     def truncate(self, effect: Truncate) -> None:

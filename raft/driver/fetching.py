@@ -124,7 +124,7 @@ class SnapshotFetcher:
         return self._under_way.effect.snapshot_id if self._under_way is not None else None
 
     def fetch(self, effect: FetchSnapshot) -> None:
-        """Download the checkpoint that the Raft core requests, after ending any other download.
+        """Download the checkpoint that the Raft core requests; first end any other download.
 
         If that is of this very checkpoint, complete and being verified, its end is the answer.
         """
@@ -241,7 +241,7 @@ class SnapshotFetcher:
     async def _await_download(
         self, receive: asyncio.Future[Download], progress: _Progress
     ) -> Download:
-        """Return the partial file that `receive` opens, and close it again if cancelled."""
+        """Return the partial file that `receive` opens; close the file if cancelled."""
         try:
             return await asyncio.shield(receive)
         except asyncio.CancelledError:
@@ -354,7 +354,7 @@ class SnapshotFetcher:
 
 
 def next_chunk_bytes(chunk_bytes: int, elapsed_s: float) -> int:
-    """Return the size of a download's next chunk, given the duration of the last chunk.
+    """Return the size in bytes of a download's next chunk, from the duration of its last chunk.
 
     >>> [next_chunk_bytes(262_144, elapsed_s) for elapsed_s in (0.01, 0.1, 3)]
     [524288, 262144, 131072]

@@ -245,7 +245,7 @@ class GroupDriver:
         return self._stopped
 
     def fail(self, error: BaseException) -> None:
-        """Stop this group and report a fatal error, which ends the node."""
+        """Stop this group and report a fatal error, so that the node ends."""
         self._stopped = True
         self._on_fatal(error)
 
@@ -304,7 +304,7 @@ class GroupDriver:
         return self.storage.read_bytes(from_offset, end_offset, max_bytes)
 
     def request_read(self, ticket: ReadTicket) -> None:
-        """Request a linearizable read; the outcome is passed to a method of the ticket."""
+        """Request a linearizable read; a method of the ticket receives the outcome."""
         self.pending_requests.reads_waiting += 1
         self.pending_requests.release_held()
         self.post(Read(ticket))
@@ -469,7 +469,7 @@ class GroupDriver:
         self._stop_in_doubt()
 
     def _stop_in_doubt(self) -> None:
-        """Log the fork, and keep the log's start unchanged so that the logs can be compared."""
+        """Log the fork, and keep the log's start so that operators can compare the logs."""
         if self.log_start is not None:
             self.log_start.close()
         log.critical("node=%d group=%s in_doubt=%s", self.node_id, self.name, self.doubt)

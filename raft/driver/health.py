@@ -54,7 +54,7 @@ class Health(NamedTuple):
     degradations: tuple[Degradation, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the body of `/health`: the node's state and all its degradations."""
+        """Return the body of `/health`: the node's state and all present degradations."""
         return self._asdict() | {
             "ready": self.healthy,
             "reasons": [fault.reason for fault in self.degradations if fault.unready],
@@ -80,7 +80,7 @@ class DegradationLog:
         self._logged: dict[str, tuple[float, str]] = {}  # by name: when, and the reason
 
     def note(self, degradations: Iterable[Degradation], now_s: float) -> None:
-        """Log each degradation that has persisted, ended or changed its reason."""
+        """Log each degradation that has persisted, has ended or has a new reason."""
         present = {degradation.name: degradation.reason for degradation in degradations}
         for name in tuple(self._since):
             if name not in present:

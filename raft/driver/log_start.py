@@ -87,7 +87,7 @@ class LogStart:
             self._on_fatal(error)
 
     def look(self) -> None:
-        """Move the log's start if the retention rule allows a move and the disk is idle."""
+        """Move the log's start if the retention rule allows it and the disk is idle."""
         ids = self._usable()
         if not ids or self._disk.busy:
             return

@@ -236,7 +236,7 @@ class MetricsServer:
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
-        """Listen for scrapes, and set `self.port` to the port in use.
+        """Listen for HTTP scrapes of the metrics, and set `self.port` to the port in use.
 
         Raises OSError.
         """
@@ -244,7 +244,7 @@ class MetricsServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Stop listening for scrapes."""
+        """Stop listening for HTTP scrapes of the metrics."""
         if self._server is not None:
             self._server.close()
 

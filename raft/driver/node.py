@@ -352,7 +352,7 @@ class Node:
     # --- a lost disk --------------------------------------------------------------------------
 
     def _on_caught_up(self) -> None:
-        """Wait until the present records of the cluster log, which name all groups, are applied."""
+        """Wait until the cluster log's present records, which name all groups, are applied."""
         self._rejoin_until = self.groups[METADATA_GROUP].quorum.log.end_offset
         if self.directory is not None:
             self._on_applied(self.directory.applied_offset)
@@ -365,7 +365,7 @@ class Node:
             self._start_task(self._end_rejoin())
 
     async def _end_rejoin(self) -> None:
-        """Once every group has started, remove the file that marks this node's disk as replaced."""
+        """Remove the file that marks this node's disk as replaced, once every group has started."""
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         if others:
             await asyncio.wait(others)
@@ -421,7 +421,7 @@ class Node:
         return endpoints[0] if endpoints else None
 
     def controllers(self) -> Mapping[NodeId, Endpoint]:
-        """Return the endpoints of the registered controllers, or else of the configured voters.
+        """Return the registered controllers' endpoints, or those of the configured voters.
 
         For this node itself, its own setting takes precedence.
         """

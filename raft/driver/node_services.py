@@ -31,13 +31,13 @@ class StateListener(Protocol):
     """Leads with a state machine's state, or answers requests from it."""
 
     def applied(self, offset: Offset) -> None:
-        """Handle the event that the state machine has applied all records below `offset`."""
+        """React to the state machine having applied all records below `offset`."""
 
     def lead(self, epoch: Epoch) -> None:
-        """Handle the start of this node's leadership, after all earlier records are applied."""
+        """React to the start of this node's leadership, after all earlier records are applied."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """Handle the end of this node's leadership of `epoch`, which `lead` had begun."""
+        """React to the end of this node's leadership of `epoch`, which `lead` had begun."""
 
 
 class ServiceHost(Protocol):

@@ -45,10 +45,10 @@ class ReadTicket(Protocol):
     def __hash__(self) -> int: ...
 
     def ready(self, offset: Offset) -> None:
-        """Handle a confirmed read, which may run once all records below `offset` are applied."""
+        """Start a confirmed read, which must wait until all records below `offset` are applied."""
 
     def refused(self, error: ErrorCode) -> None:
-        """Handle the refusal of a read that this node cannot confirm."""
+        """Fail a read that this node cannot confirm to be linearizable."""
 
 
 class BarrierTicket:

@@ -269,7 +269,7 @@ class PeerLink:
         return wire.write_request(self._group, request, self._dial_settings.own_endpoints)
 
     def _received(self, request_id: int, api_key: int, version: int, answer: Frame) -> None:
-        """Post a peer's response to the Raft core, or a failure if it cannot be decoded."""
+        """Post a peer's response to the Raft core, or a failure if the response is undecodable."""
         try:
             message = decode_message(API[api_key].response, answer, version)
             response = _read(message)

@@ -103,7 +103,7 @@ class RequestTemplates:
             del self._templates[MAX_TEMPLATES:]
 
     def match(self, frame: Frame) -> MatchedRequest | None:
-        """Match a frame against the templates; return None if the frame must be decoded."""
+        """Match a frame against the templates; return None if the frame needs full decoding."""
         for index, template in enumerate(self._templates):
             at = template.records_at
             if frame[:4] == template.start and frame[CORRELATION_END:at] == template.middle:

@@ -138,7 +138,7 @@ class Storage:
     # --- initial state of the core ------------------------------------------------------------
 
     def log_state(self) -> LogState:
-        """Return the recovered log's start, end and epochs, and the newest checkpoint's id.
+        """Return the recovered log's start, end and epochs, and the id of the newest checkpoint.
 
         Raises:  MissingSnapshotError if no checkpoint covers the records before the log's start;
                  CorruptLogError if the log contradicts itself.
@@ -167,7 +167,7 @@ class Storage:
             ) from error
 
     def _epoch_before(self, start_offset: Offset) -> Epoch:
-        """Return the epoch of the record before the log's start, which a checkpoint ends with.
+        """Return the epoch of the record before the log's start, read from a checkpoint.
 
         If that checkpoint was removed and a newer one left, the epoch at the start is used. It is
         the same unless an epoch began right there; then a replica whose log ends there is directed
@@ -365,7 +365,7 @@ class Storage:
 def _joined(
     newest_first: list[bytes | bytearray | memoryview], max_bytes: int
 ) -> bytes | bytearray | memoryview | None:
-    """Join the oldest chunks of batches that fit into `max_bytes`, or return None if none fits."""
+    """Join the oldest chunks of batches that fit into `max_bytes`; return None if none fits."""
     if not newest_first:
         return None
     newest_first.reverse()

@@ -347,7 +347,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._on_ready(reply)
 
     def _on_ready(self, reply: Reply) -> None:
-        """Send a ready response if it is the next in order, with the ready responses behind it."""
+        """Send a ready response if it is the next in order, and the ready responses after it."""
         waiting = self._waiting
         if not waiting or waiting[0] is not reply:
             return
@@ -409,7 +409,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- reading and pausing
 
     def _settle(self) -> None:
-        """Allocate memory for an incomplete frame or refuse it, after handling complete frames."""
+        """Allocate or refuse memory for an incomplete frame, after all complete frames."""
         if self.close_reason is not None:
             return
         reader, shared = self._reader, self._shared
@@ -428,7 +428,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _update_reading(self) -> None:
-        """Resume or pause reading from the socket, by whether another request can be handled."""
+        """Resume or pause reading from the socket, as the limits on requests require."""
         if self._transport is None or self.close_reason is not None:
             return
         # A frame begun is always received to its end: else its memory would never be released.
@@ -446,7 +446,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._shared.wait_for_memory(self)
 
     def resume(self) -> None:
-        """Handle waiting frames and read further requests, as far as all limits allow."""
+        """Handle waiting frames and read further requests, as far as the limits allow."""
         if self.close_reason is not None or self._serving is not None:
             return
         if self._backlog and self._may_serve():

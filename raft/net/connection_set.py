@@ -141,7 +141,7 @@ class ConnectionSet(Generic[C]):
         self.memory_used += size
 
     def release(self, size: int) -> None:
-        """Release shared memory, and resume connections that wait for memory in the next turn."""
+        """Release shared memory; in the next turn, resume connections that wait for memory."""
         self.memory_used -= size
         assert self.memory_used >= 0, f"{self.name}: {self.memory_used} bytes in use"
         if self._memory_waiters and not self._wake_due:

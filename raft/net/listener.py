@@ -53,7 +53,7 @@ class Listener:
 
     @property
     def received_at(self) -> float:
-        """Return the loop time when a part of a large request last arrived, or 0.0 if never."""
+        """Return the loop time at which part of a large request last arrived, 0.0 if none did."""
         return self._shared.received_at
 
     @property
@@ -72,7 +72,7 @@ class Listener:
         return self._shared.ended
 
     async def start(self, host: str, port: int, *, backlog: int = 1_024) -> None:
-        """Listen for connections, and set `self.port` to the port in use."""
+        """Listen for connections on `port`, and set `self.port` to the port in use."""
         self._server = await asyncio.get_running_loop().create_server(
             lambda: ServerConnection(self._shared, self.handle),
             host,

@@ -37,7 +37,7 @@ MAX_CLIENT_ID: Final = 100  # characters of a client id in a log line
 
 
 def first_flexible(api_key: int) -> int | None:
-    """Return the first version of an api with tagged fields, or None if it has none."""
+    """Return the first version of an API with tagged fields, or None if no version has them."""
     flexible = API[api_key].request.schema().flexible
     return flexible.first if flexible.first <= flexible.last else None
 

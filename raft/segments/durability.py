@@ -75,7 +75,7 @@ class Durability:
         self.unflushed.append(segment)
 
     def flush(self, end: Offset) -> Offset:
-        """Make all records below `end` durable, while the caller holds the lock.
+        """Make all records below `end` durable; the caller holds the lock.
 
         Raises:  FlushFailedError, LogFailedError.
         """
@@ -109,7 +109,7 @@ class Durability:
                 self.fail(FlushFailedError(path=self._directory, reason=str(error)))
 
     def record(self, rolled: tuple[Segment, ...] = ()) -> None:
-        """Record the recovery point and the committed offset; the caller holds the lock.
+        """Write the recovery point and the committed offset to disk; the caller holds the lock.
 
         Everything that is not scanned below it must be durable first: the indexes of rolled
         segments and the epochs. If there is no room for those, the point just stays where it is.
@@ -144,7 +144,7 @@ class Durability:
         return max(self.state.floor, min(self.committed_end_offset, self.flushed_end_offset))
 
     def forget_floor(self) -> None:
-        """Set the recorded floor of committed records durably to 0. Raises OSError."""
+        """Set the recorded floor of committed records durably to 0."""
         if self.state.floor:
             self._state_file.write(self.state._replace(floor=Offset(0)))
 
@@ -178,7 +178,7 @@ class Durability:
         return self._state_file
 
     def restart(self, active: Segment, start: Offset) -> None:
-        """End a reset, which leaves one empty, durable segment as the log."""
+        """End a reset, after which one empty, durable segment is the whole log."""
         self.unflushed = [active]
         self.flushed_end_offset = start
         self._names_unflushed = False

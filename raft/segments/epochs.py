@@ -80,7 +80,7 @@ class Epochs:
         return OffsetAndEpoch(end, self._entries[i - 1].epoch)
 
     def epoch_at(self, offset: int) -> Epoch | None:
-        """Return the epoch of the record at `offset`, or None before the first entry."""
+        """Return the epoch of the record at `offset`, or None if it precedes the first entry."""
         i = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[i - 1].epoch if i else None
 
@@ -96,7 +96,7 @@ class Epochs:
         self.truncate_to(0)
 
     def drop_before(self, start_offset: Offset) -> None:
-        """Remove entries before `start_offset`; the oldest remaining epoch then begins there."""
+        """Remove entries before `start_offset`, but let the epoch in force there begin there."""
         i = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
         if i and self._entries[i - 1].start_offset < start_offset:
             kept = EpochStart(self._entries[i - 1].epoch, start_offset)

@@ -45,16 +45,16 @@ class File(Protocol):
         """Write all of `data` at `position`; after OSError any part may have been written."""
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Read at most `size_bytes` at `position`, and fewer only at the end of the file."""
+        """Read `size_bytes` bytes at `position`, or fewer at the end of the file."""
 
     def read_into(self, position: int, target: memoryview) -> int:
-        """Fill `target` from the file and return the number of bytes, fewer only at its end."""
+        """Fill `target` from the file; return the number of bytes read, fewer at the file's end."""
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the file, or extend it with zeros; the size is durable after fdatasync."""
 
     def fdatasync(self) -> None:
-        """Make bytes and size of the file durable; after an error their state is unknown."""
+        """Make the file's bytes and size durable; after an error, its durability is unknown."""
 
     def drop_cache(self) -> None:
         """Drop the file from the page cache, so that the next read comes from the disk.
@@ -197,7 +197,7 @@ class RealFileSystem:
 
 
 def read_small_file(files: FileSystem, path: Path, *, limit_bytes: int) -> bytes:
-    """Read a whole file, up to one byte more than `limit_bytes` so that callers detect excess.
+    """Read a file, but at most `limit_bytes` + 1 bytes, so that callers detect excess size.
 
     Raises:  FileNotFoundError, OSError.
     """

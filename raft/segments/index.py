@@ -159,7 +159,7 @@ class TimeIndex(_Entries):
     FORMAT = struct.Struct(">qi")
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry if its timestamp is above the last entry's and the format has room."""
+        """Add an entry if its timestamp exceeds the last entry's and the format can encode it."""
         is_near = offset - self.base_offset <= MAX_RELATIVE_OFFSET
         if is_near and timestamp > self._last_timestamp():
             self._bytes += self.FORMAT.pack(timestamp, offset - self.base_offset)

@@ -242,7 +242,7 @@ class _Recovery:
     def _contradicts(
         self, epochs: Epochs, segments: list[Segment], log_start_offset: Offset
     ) -> str | None:
-        """Return the reason why the epoch checkpoint cannot fit the segments, or None if it can."""
+        """Return the reason why the epoch checkpoint contradicts the segments, or None."""
         if not epochs.entries or epochs.entries[0].start_offset > max(
             log_start_offset, segments[0].base_offset
         ):
@@ -277,7 +277,7 @@ class _Recovery:
     def _rebuild_sound(
         self, segment: Segment, end_offset: Offset, last_epoch: Epoch | None
     ) -> list[EpochStart]:
-        """Rebuild a segment's indexes below the recovery point, or raise if it is damaged."""
+        """Rebuild a segment's indexes below the recovery point; raise if the segment is damaged."""
         result = segment.rebuild(last_epoch=last_epoch)
         if result.damage is not None or segment.tail.end_offset != end_offset:
             raise CorruptLogError(

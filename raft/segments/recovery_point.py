@@ -84,7 +84,7 @@ class RecoveryPointFile:
         return cls(path, file, state, sequence)
 
     def write(self, state: LogState) -> None:
-        """Write the log's state durably over the older of the file's two copies, keeping the newer.
+        """Write the log's state durably over the older of the file's two copies.
 
         Raises OSError.
         """

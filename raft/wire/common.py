@@ -77,17 +77,17 @@ NO_NODE: Final = -1
 
 
 def optional_node(node_id: int) -> NodeId | None:
-    """Convert a node id from RPC: return None for a negative id."""
+    """Convert a node id of an RPC message, where a negative id means None."""
     return NodeId(node_id) if node_id >= 0 else None
 
 
 def wire_node(node_id: NodeId | None) -> int:
-    """Convert a node id to RPC: return -1 for None."""
+    """Convert a node id for an RPC message, where -1 means None."""
     return NO_NODE if node_id is None else node_id
 
 
 def checked_node(node_id: int) -> NodeId:
-    """Return a node id from RPC unchanged, or raise if it is negative.
+    """Return a node id from an RPC message unchanged, or raise if it is negative.
 
     Raises BadRequestError.
     """
@@ -97,7 +97,7 @@ def checked_node(node_id: int) -> NodeId:
 
 
 def checked_epoch(epoch: int) -> Epoch:
-    """Return an epoch from RPC unchanged, or raise if it is negative.
+    """Return an epoch from an RPC message unchanged, or raise if it is negative.
 
     Raises BadRequestError.
     """
@@ -107,7 +107,7 @@ def checked_epoch(epoch: int) -> Epoch:
 
 
 def checked_offset(offset: int) -> Offset:
-    """Return an offset from RPC unchanged, or raise if it is negative.
+    """Return an offset from an RPC message unchanged, or raise if it is negative.
 
     Raises BadRequestError.
     """

@@ -136,7 +136,7 @@ def read_fetch_response(message: rpc.FetchResponse) -> core.FetchResponse:
 
 
 def read_batches(records: bytes | memoryview) -> tuple[core.Batch, ...]:
-    """Return the valid batches at the beginning of `records`, joined if contiguous in an epoch.
+    """Return the valid batches at the start of `records`; join contiguous ones of an epoch.
 
     A run's `data` is the view of its bytes.
     """
@@ -246,7 +246,7 @@ def write_fetch_response(
     *,
     error: int | None = None,
 ) -> rpc.FetchResponse:
-    """Convert the Raft core's Fetch response and whole batches, uncopied, into an RPC message.
+    """Convert the Raft core's Fetch response into an RPC message with the batches uncopied.
 
     Args:    error: of the partition, if it is one that the core has no word for.
     """
@@ -288,7 +288,7 @@ def write_fetch_response(
 
 
 def refuse_fetch(ref: GroupRef, form: FetchForm, error: int | None = None) -> rpc.FetchResponse:
-    """Return a Fetch response with only an error, by default for a group not on this node."""
+    """Return a Fetch response that has only an error, by default that the group is unknown."""
     if error is None:
         by_id = isinstance(ref.topic, UUID)
         error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

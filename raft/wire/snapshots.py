@@ -94,7 +94,7 @@ def _read_partition(
 
 
 def share_fairly(left_bytes: Sequence[int], max_bytes: int) -> list[int]:
-    """Divide `max_bytes` among files, and return the number of bytes to send of each.
+    """Divide `max_bytes` evenly among files; return the number of bytes to send of each.
 
     >>> share_fairly([5, 100, 70], 90)
     [5, 43, 42]

@@ -76,7 +76,7 @@ class PartDownload:
 
     @property
     def size_bytes(self) -> int | None:
-        """Return the size of the whole checkpoint in bytes, or None before the first chunk."""
+        """Return the size of the whole checkpoint in bytes, or None before the first chunk came."""
         return self._size_bytes
 
     def take(self, position: int, piece: SnapshotChunk) -> bool:
@@ -109,7 +109,7 @@ class PartDownload:
         return None
 
     def _check_free_space(self, size_bytes: int) -> None:
-        """Raise OSError if the rest of the checkpoint does not fit on the disk.
+        """Raise OSError if the missing part of the checkpoint does not fit on the disk.
 
         A full disk would also fail the log beside it.
         """
@@ -180,7 +180,7 @@ def _cut_after_last_sound_batch(files: FileSystem, path: Path, snapshot_id: Offs
 
 
 def _sound_bytes(file: File, path: Path, snapshot_id: OffsetAndEpoch) -> int:
-    """Return a partial file's number of valid bytes before the footer or the first wrong batch."""
+    """Return the number of valid bytes in a partial file, without footer and wrong batches."""
     framing = Framing(path, size_bytes=1 << 62, epoch=snapshot_id.epoch)
     sound_bytes = 0
     with contextlib.suppress(DamagedFileError):

@@ -91,12 +91,12 @@ class CheckpointEncoder:
 
     @property
     def record_count(self) -> int:
-        """Return the number of records encoded so far, including those in the header batch."""
+        """Return the number of records encoded up to now, including the header batch's records."""
         return self._next_offset + self._count
 
     @property
     def state_record_count(self) -> int:
-        """Return the number of state records appended so far."""
+        """Return the number of state records appended up to now."""
         return self.record_count - self._control_count
 
     def append(self, value: Buffer) -> None:

@@ -91,7 +91,7 @@ class Framing:
         return self._preamble
 
     def take(self, batch: Batch) -> None:
-        """Check that a batch may follow the checkpoint's batches that were checked before.
+        """Check that a batch may follow the batches of the checkpoint that were checked before it.
 
         Raises:  DamagedFileError.
         """
@@ -109,7 +109,7 @@ class Framing:
         self._crc = crc32c(batch.view, self._crc)
 
     def finish(self) -> Checkpoint:
-        """Check that the checkpoint is complete after the batches read, and return their summary.
+        """Check that the batches read form a complete checkpoint, and return their summary.
 
         Raises:  TruncatedFileError without a footer.
         """

@@ -53,7 +53,7 @@ class Loop(Protocol):
         """Call `callback` on the event loop after `delay_s` seconds."""
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> object:
-        """Run `job`, which may block on the disk, in a thread; then call `done` on the event loop.
+        """Run `job`, which may block on the disk, in a thread; then call `done` in the event loop.
 
         A job raises only what must stop the node, as `fail` does.
         """
@@ -161,7 +161,7 @@ class Generation:
             self._slice_soon()
 
     def _encode(self, slice_ms: float) -> bool:
-        """Encode values for up to `slice_ms`; return True if the next value is not ready yet."""
+        """Encode values for up to `slice_ms`; return True if the state has no value ready yet."""
         encoder, pace, now_ms = self.encoder, self._pace, self._loop.now_ms
         until_ms = now_ms() + slice_ms
         for count, value in enumerate(self._values, 1):
@@ -189,7 +189,7 @@ class Generation:
             self._loop.call_later(delay_s, self._slice)
 
     def _may_slice(self) -> bool:
-        """Return whether to encode more; False while a full chunk waits for the disk."""
+        """Return whether to encode further values; False while a full chunk waits for the disk."""
         waits = self._writing and self.encoder.ready_bytes >= self._pace.chunk_bytes
         return not (self._slice_due or self._complete or waits or self._over)
 

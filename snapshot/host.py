@@ -45,13 +45,13 @@ class Listener(Protocol):
     """The service that leads with the machine's state, or answers from it."""
 
     def applied(self, offset: Offset) -> None:
-        """Handle the application of all records below `offset`, while no checkpoint is loading."""
+        """React to having applied all records below `offset` outside of a checkpoint's load."""
 
     def lead(self, epoch: Epoch) -> None:
-        """Handle the start of this node's leadership, once the state has all earlier records."""
+        """React to the start of this node's leadership, once the state has all earlier records."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """Handle the end of this node's leadership of `epoch`, which `lead` had begun."""
+        """React to the end of this node's leadership of `epoch`, which `lead` had begun."""
 
 
 @runtime_checkable
@@ -106,7 +106,7 @@ class MachineHost(SnapshotScheduler):
 
     @property
     def ready(self) -> bool:
-        """Return whether the state may be read: it agrees with the log and is not being loaded."""
+        """Return whether the state may be read: it is loaded and agrees with the log."""
         return self._agreed and self._loading is None and not self._stopped
 
     def start(self) -> None:
@@ -313,7 +313,7 @@ class MachineHost(SnapshotScheduler):
         return self.machine.applied.epoch if self._cursor == 0 else None
 
     def _agree(self, epoch: Epoch | None) -> bool:
-        """Return whether state and log have the same epoch for the state's last applied record.
+        """Return whether the log has `epoch` for the last record that the state has applied.
 
         Another epoch is a fork. If the log has no epoch there, since no batch ends there or the
         state cannot be compared any more, the state is reset and loaded from this log.
@@ -335,7 +335,7 @@ class MachineHost(SnapshotScheduler):
         return False
 
     def _contradicts(self, epoch: Epoch | None) -> bool:
-        """Report a fork and return True if the log's `epoch` of the last applied record is another.
+        """Report a fork and return True if `epoch` differs from that of the last applied record.
 
         Why this is a fork: only committed records are applied, so the log has lost them. The host
         reports it and stops; the state stays as it is.

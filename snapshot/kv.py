@@ -166,7 +166,7 @@ class KeyValueMachine:
         overlay.move_to_end(key)
 
     def _merge(self, limit: int) -> bool:
-        """Merge up to `limit` changes since a freeze; return whether all changes are merged."""
+        """Merge up to `limit` of the changes made since a freeze; return whether none is left."""
         base, overlay = self._base, self._overlay
         while overlay and limit:
             key, change = overlay.popitem(last=False)
@@ -193,7 +193,7 @@ class KeyValueMachine:
             self._frozen = None
 
     def merge_some(self) -> bool:
-        """Move changes made since a freeze into the state; return True if no more can be moved."""
+        """Merge some changes made since a freeze; return True if no more can be merged now."""
         return self._frozen is not None or self._merge(_MERGE_PER_SLICE)
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
@@ -240,7 +240,7 @@ class _FrozenKeyValues:
         self._base = base
 
     def values(self) -> Iterator[Buffer]:
-        """Yield each frozen, encoded key and value; then empty bytes while changes are merged."""
+        """Yield each frozen, encoded key and value, then empty bytes until changes are merged."""
         for key, value in self._base.items():
             yield b"".join(
                 (_HEAD, uvarint(len(key) + 1), key, uvarint(len(value) + 1), value, b"\x00")

@@ -146,7 +146,7 @@ def _lives(holder: Holder, now_ms: int, settings: LogStartSettings) -> bool:
 
 
 def _read_on(candidate: Candidate, readers: Sequence[Holder]) -> bool:
-    """Return whether a reader with an allowed lag still needs records below a checkpoint's end.
+    """Return whether an archive whose lag is allowed needs records below a checkpoint's end.
 
     What starting here would take from it is at least what lies after here, so its lag is more than
     `log_bytes_after`; only when that alone exceeds its bound is the bound surely passed.
@@ -181,7 +181,7 @@ def _forced_by_size(
     log_bytes: int,
     max_retention_bytes: int | None,
 ) -> Candidate | None:
-    """Return the checkpoint at which the log must start because of its size limit, or None."""
+    """Return the checkpoint at which the log must start to keep its size limit, or None."""
     if max_retention_bytes is None:
         return None
     checkpoint_bytes = sum(candidate.size_bytes for candidate in candidates)

@@ -73,7 +73,7 @@ class PartFile:
         return cls(files, path, path.with_name(checkpoint_name(snapshot_id)), mode=Mode.WRITE)
 
     def append(self, data: Buffer) -> None:
-        """Append bytes to the partial file; after an error, the next bytes go to the same position.
+        """Append bytes to the partial file, at the end of the bytes that were appended before.
 
         Raises OSError.
         """
@@ -87,7 +87,7 @@ class PartFile:
         self.size_bytes += len(data)
 
     def flush(self) -> None:
-        """Make the bytes appended so far durable.
+        """Make the appended bytes durable.
 
         Raises OSError; their state on disk is then unknown.
         """

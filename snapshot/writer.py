@@ -90,7 +90,7 @@ class CheckpointWriter:
 
     @classmethod
     def create_bootstrap(cls, files: FileSystem, directory: Path) -> CheckpointWriter:
-        """Create a `bootstrap.checkpoint`, which has epoch 0 and belongs to no log."""
+        """Return the number of records written up to now, including the header batch's records."""
         part = PartFile.create_bootstrap(files, directory)
         return cls(part, epoch=Epoch(0), last_timestamp=0)
 

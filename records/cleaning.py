@@ -160,7 +160,7 @@ def empty_batch(header: BatchHeader) -> Batch:
 def _without_others(
     header: BatchHeader, block: RecordBlock, kept: Numbers, horizon: int | None
 ) -> Batch:
-    """Return a batch with only the records `kept`, and with the new delete horizon, if any."""
+    """Return a batch with only the records `kept`, and with any new delete horizon."""
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if horizon is None:
         body = _join(block, kept)

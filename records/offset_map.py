@@ -172,7 +172,7 @@ class OffsetMap:
 
 
 def _without_older(entries: _Bucket) -> _Bucket:
-    """Return the last of the entries with equal first digest halves; the entries are sorted."""
+    """Keep, of sorted entries with equal first digest halves, only the newest entry."""
     ends = np.ones(len(entries.first), np.bool_)
     ends[:-1] = entries.first[1:] != entries.first[:-1]
     return entries.rows(ends)

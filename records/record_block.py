@@ -110,7 +110,7 @@ def _body(batch: Batch, limit_bytes: int) -> Buffer:
 
 
 def _find_ends(batch: Batch, data: bytes, position: int, end: int, found: list[int]) -> None:
-    """Append to `found` the end position of each record of a batch, by following their lengths."""
+    """Find the end of each record of a batch by its length, and append the ends to `found`."""
     append = found.append
     try:
         for _ in range(batch.header.record_count):
@@ -190,7 +190,7 @@ def _varints(raw: npt.NDArray[np.uint8], positions: Numbers) -> tuple[Numbers, N
 
 
 def _check(is_sound: npt.NDArray[np.bool_], reason: str) -> None:
-    """Raise _MalformedError for the first record whose entry in `is_sound` is false."""
+    """Raise _MalformedError with `reason` for the first record that `is_sound` marks as false."""
     if not is_sound.all():
         raise _MalformedError(int(np.argmin(is_sound)), reason)
 

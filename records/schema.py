@@ -147,7 +147,7 @@ class MessageMeta(msgspec.StructMeta):
         return cls
 
     def __init__(cls, *_: Any, **__: Any) -> None:  # noqa: N805 (a metaclass's self is a class)
-        """Ignore the keyword arguments of the class statement, which `__new__` has read."""
+        """Ignore the keyword arguments of the class statement, which `__new__` has processed."""
 
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def _read_field(cls: type[Message], name: str, hint: Any, default: Any, required
 
 
 def _strip_marks(hint: Any) -> tuple[Any, list[Any]]:
-    """Split a type hint into the type (with `Fixed` or `Sized`) and its other annotations."""
+    """Split a type hint into its type (with `Fixed` or `Sized`) and its other annotations."""
     marks: list[Any] = []
     if get_origin(hint) is Annotated:
         wire = [mark for mark in hint.__metadata__ if isinstance(mark, (Fixed, Sized))]

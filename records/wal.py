@@ -174,7 +174,7 @@ def _is_number(value: object) -> bool:
 
 
 def read_footer(whole: Buffer) -> Footer:
-    """Read and check the footer of a WAL object that is in memory.
+    """Read and check the footer of a WAL object that is held whole in memory.
 
     Raises DamagedObjectError.
     """

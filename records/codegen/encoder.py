@@ -77,7 +77,7 @@ class _EncoderWriter:
         return f"{source}.{field.name} {operator} {self.out.constant(field.default)}"
 
     def flush(self, padding: str = "") -> None:
-        """Write the line that packs the collected fixed-size fields, then any padding byte."""
+        """Write the line that packs the collected fixed-size fields and any `padding`."""
         run, self.run = self.run, []
         if run:
             packed = struct.Struct(">" + "".join(fixed.code for _, fixed in run) + padding)

@@ -110,7 +110,7 @@ class LazyCommands(TyperGroup):
 
     @contextmanager
     def _list_only(self) -> Iterator[None]:
-        """In a `with` block, let `get_command` return names and summaries without an import."""
+        """Let `get_command` return names and summaries without an import in a `with` block."""
         self._listing = True
         try:
             yield

@@ -65,7 +65,7 @@ class Check:
 
 
 def examine(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
-    """Run every check of the doctor that starts no JVM and uses no network."""
+    """Run the checks of `esker doctor` that start no JVM and use no network."""
     yield _python()
     yield _java(environment)
     for name in SPARK_PACKAGES:
@@ -81,7 +81,7 @@ def examine(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
 
 
 def passed(checks: list[Check]) -> bool:
-    """Return whether none of the doctor's checks found a requirement missing."""
+    """Return whether no check found a missing requirement."""
     return all(check.state is not State.MISSING for check in checks)
 
 
@@ -126,7 +126,7 @@ def _package(name: str) -> Check:
 
 
 def _wanted() -> dict[str, str]:
-    """Return the version range that Esker's metadata declares for each package, extras included."""
+    """Return the version range that Esker requires of each package, optional packages included."""
     ranges: dict[str, str] = {}
     for line in metadata.requires("esker") or ():
         named = re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*([^;]*)", line)

@@ -48,7 +48,7 @@ class Reader:
         self._leaders: dict[int, int] = {}
 
     async def poll(self) -> AsyncIterator[list[Found]]:
-        """Fetch from all leaders repeatedly; yield each time the fetched records, possibly none.
+        """Fetch from all leaders repeatedly; yield the records of each round, possibly none.
 
         `positions` has moved past a list's records once the next one is asked for.
         Raises ClientError, and what the iteration is cancelled with.
@@ -128,7 +128,7 @@ class Reader:
         return found
 
     async def _settle(self, data: _Data) -> None:
-        """Prepare the next Fetch after a partition's error, or raise the error if permanent."""
+        """Prepare the next Fetch after a partition's error, or raise an error that is permanent."""
         partition = data.partition_index
         name = f"{self._topic}-{partition}"
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:

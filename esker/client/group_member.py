@@ -92,7 +92,7 @@ class Member:
         await self._ask(request, HeartbeatResponse)
 
     async def committed(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Return the group's committed offsets by partition, without uncommitted partitions.
+        """Return the group's committed offsets by partition; leave out partitions without any.
 
         Raises ClientError.
         """
@@ -276,7 +276,7 @@ async def all_committed_offsets(
 def deal_by_range(
     wants: Mapping[str, Collection[str]], counts: Mapping[str, int]
 ) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Assign each topic's partitions in ranges; the first members get any partitions left over.
+    """Assign each topic's partitions in ranges, where the first members get one more if needed.
 
     >>> deal_by_range({"a": ["t"], "b": ["t"]}, {"t": 3})
     {'a': (('t', 0), ('t', 1)), 'b': (('t', 2),)}

@@ -144,7 +144,7 @@ class Producer:
             await asyncio.gather(*(self._write(one, some) for one, some in batches.items()))
 
     def _by_partition(self, lines: Iterable[Line]) -> dict[int, list[list[Line]]]:
-        """Return the batches to write by partition, with the lines in order."""
+        """Group lines by partition, in order, into the batches to write."""
         found: dict[int, list[list[Line]]] = {}
         sizes: dict[int, int] = {}
         fixed = self._partition

@@ -122,7 +122,7 @@ def _question(topic: str, partition: int) -> DescribeQuorumRequest:
 def _understood(
     answer: DescribeQuorumResponse, cluster_id: str
 ) -> tuple[int, QuorumDescription | None]:
-    """Return a DescribeQuorum response's error code, or 0 and the description of the quorum."""
+    """Return a DescribeQuorum response's error code, or 0 with the described replicas."""
     found = answer.topics[0].partitions[0] if answer.topics else None
     error_code = answer.error_code or (found.error_code if found else 0)
     if found is None or error_code:
@@ -149,7 +149,7 @@ async def ask_first(bootstrap: tuple[Endpoint, ...], timeout_ms: int) -> Describ
 
 
 def controllers(cluster: DescribeClusterResponse) -> list[Endpoint]:
-    """Return the controllers' addresses, with the presumed leader first."""
+    """Return the addresses of the controllers, beginning with the presumed leader."""
     ordered = sorted(cluster.brokers, key=lambda node: node.broker_id != cluster.controller_id)
     return [Endpoint(node.host, node.port) for node in ordered]
 

@@ -133,7 +133,7 @@ async def take_snapshots(
 
 
 async def _everybody(bootstrap: tuple[Endpoint, ...], timeout_ms: int) -> list[Endpoint]:
-    """Return the quorum's controllers, followed by the other nodes of the bootstrap list."""
+    """Return the controllers of the quorum, followed by other nodes of the bootstrap list."""
     named = controllers(await ask_first(bootstrap, timeout_ms))
     return list(dict.fromkeys([*named, *bootstrap]))
 

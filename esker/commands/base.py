@@ -152,7 +152,7 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _argument(hint: Any) -> ArgumentInfo | None:
-    """Return Typer's declaration in a type hint of an argument, or None for an option."""
+    """Return Typer's declaration in the type hint of an argument, or None for an option's hint."""
     return next((one for one in get_args(hint)[1:] if isinstance(one, ArgumentInfo)), None)
 
 

@@ -150,7 +150,7 @@ class _Result(NamedTuple):
 
 
 def _fields(topic: str, partition: int, start: int, refusal: str | None) -> dict[str, Any]:
-    """Return a partition's result for JSON, without the start of a chunk that a broker chose."""
+    """Return a partition's result as JSON fields; an unknown chunk start is None."""
     return {
         "topic": topic,
         "partition": partition,

@@ -234,7 +234,7 @@ def _reached_ends(reader: Reader, found: list[Found], ends: dict[int, int]) -> b
 async def _in_group(
     client: KafkaClient, member: Member, topic: str, take: Take, *, first: bool, stop: bool
 ) -> None:
-    """Consume in each group generation until the record limit or the end offsets, then leave."""
+    """Consume as a group member until the record limit or the end offsets, then leave the group."""
     try:
         while True:
             partitions = await member.join()
@@ -255,7 +255,7 @@ async def _in_group(
 async def _generation(
     member: Member, reader: Reader, take: Take, ends: dict[int, int] | None
 ) -> bool:
-    """Consume until a rebalance (return False), or the record limit or the end offsets (True)."""
+    """Consume until a rebalance (return False), the record limit or the end offsets (True)."""
     printed: dict[int, int] = {}
     heartbeats = asyncio.get_running_loop().create_task(_send_heartbeats(member))
     committed_at = time.monotonic()

@@ -246,7 +246,7 @@ def _require_regular_file(path: Path) -> None:
 
 
 def _verified(path: Path, kind: Kind, options: _Options) -> str:
-    """Check a file and return the line that reports success. Raises the errors of `verify`."""
+    """Check a file and return the line that reports its success. Raises the errors of `verify`."""
     with _progress(path, beside_output=True) as progress:
         tally = verify(
             ReadOnly(),
@@ -262,7 +262,7 @@ def _verified(path: Path, kind: Kind, options: _Options) -> str:
 
 
 def _verified_object(objects: Objects, found: ObjectBytes, options: _Options) -> str:
-    """Check a WAL object, and compare it with its coordinator's metadata.
+    """Check a WAL object, and compare the object with its coordinator's metadata.
 
     Raises as `Objects` does.
     """
@@ -356,7 +356,7 @@ def _paint() -> Paint:
 
 @contextmanager
 def _progress(path: Path, *, beside_output: bool) -> Iterator[Progress | None]:
-    """Show a progress bar on standard error while a long file is read.
+    """Show a progress bar on standard error while the command reads a long file.
 
     Args:    beside_output: show it although standard output is a terminal, too.
     """

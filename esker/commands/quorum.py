@@ -228,7 +228,7 @@ def _rows(found: QuorumDescription, own: GroupsByNode) -> list[dict[str, Any]]:
 
 
 def _snapshot_columns(group: DescribeSnapshotsResponse.Group | None) -> dict[str, Any]:
-    """Return a replica's log start, newest snapshot and floor as columns; None means unknown."""
+    """Return a replica's log start, newest snapshot and floor as columns, `None` if unknown."""
     newest = group.snapshots[-1] if group is not None and group.snapshots else None
     return {
         "LogStartOffset": None if group is None else group.log_start_offset,
@@ -238,7 +238,7 @@ def _snapshot_columns(group: DescribeSnapshotsResponse.Group | None) -> dict[str
 
 
 def _doubts(own: GroupsByNode) -> dict[int, str]:
-    """Return by node id the reason for each log that a fork has put in doubt."""
+    """Return, by node id, the reason for each log that is in doubt because of a fork."""
     return {node: group.doubt for node, group in sorted(own.items()) if group.doubt}
 
 

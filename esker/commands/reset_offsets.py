@@ -213,7 +213,7 @@ def _rule(options: dict[str, Any], group: str) -> Rule:
 def _scope(
     topics: list[str], rule: Rule, *, all_topics: bool
 ) -> dict[str, tuple[int, ...] | None] | None:
-    """Return the partitions to reset by topic; None means all with a committed offset.
+    """Return the partitions to reset by topic, or None for all with a committed offset.
 
     Raises typer.BadParameter.
     """

@@ -82,7 +82,7 @@ class Store:
         return found
 
     def place(self, directory: Path) -> str:
-        """Return the object store's location, a path or an S3 URL, as text for messages."""
+        """Return the object store's location, a path or an S3 URL, to be shown in messages."""
         if self.bucket is None:
             return str(directory / OBJECTS)
         return f"s3://{self.bucket}" + (f" at {self.endpoint}" if self.endpoint else "")

@@ -116,7 +116,7 @@ class HumanPrinter:
         return "    " + "\n      ".join(self._wrapped("  ".join(pairs), indent=6))
 
     def _wrapped(self, text: str, indent: int = _INDENT) -> list[str]:
-        """Wrap text to the terminal's width; cut very long text and name the length of the rest."""
+        """Wrap text to the terminal's width; cut very long text and state how much is missing."""
         width = self._width - indent
         lines: list[str] = []
         start = 0

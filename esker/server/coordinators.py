@@ -144,7 +144,7 @@ class CoordinatorNodeService:
         return hosted.coordinator if hosted is not None else None
 
     def machine(self, partition: int) -> CoordinatorMachine | None:
-        """Return the state machine of a partition's replica, or None if not replicated."""
+        """Return the state machine of a partition's coordinator; None if not replicated."""
         hosted = self._hosted.get(partition)
         return hosted.machine if isinstance(hosted, HostedInQuorum) else None
 

@@ -43,7 +43,7 @@ class BenchState:
     """The state machine of `esker-bench-log`, if `esker.bench.log.state` names one."""
 
     def __init__(self, host: ServiceHost, state: str) -> None:
-        """Prepare to host the key-value state machine if `state` is `kv`, or none for `none`."""
+        """Prepare to host the key-value machine if `state` is `kv`, or none if it is `none`."""
         self.handlers: Mapping[int, Served] = {}
         self._host = host
         self._state = state

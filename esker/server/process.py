@@ -115,7 +115,7 @@ def _is_hopeless(node: Node) -> bool:
 
 
 async def _until(work: Coroutine[Any, Any, Any], *ends: asyncio.Future[Any]) -> bool:
-    """Wait for `work`; if a future in `ends` finishes first, cancel `work` and return False.
+    """Wait for `work`; if a future in `ends` finishes first, cancel the work and return False.
 
     Raises what either raises.
     """

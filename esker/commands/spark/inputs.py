@@ -102,7 +102,7 @@ def open_logs(inputs: Inputs) -> Logs:
 
 
 def may_be_behind(place: Path | str | None) -> str:
-    """Return a warning that logs at `place` may lag the cluster, so that objects seem lost."""
+    """Return a warning that outdated logs at `place` make removed objects seem lost."""
     return (
         f"{place} may be behind the cluster, and objects that retention removed since would look "
         "lost; read the running quorum instead: --bootstrap-controller HOST:PORT"
@@ -121,7 +121,7 @@ def reading_errors() -> tuple[type[Exception], ...]:
 
 
 def stop_reading(error: Exception) -> NoReturn:
-    """Exit because logs cannot be read, with the exit code of data loss for lost offsets.
+    """Exit because logs cannot be read; lost offsets have the exit code of data loss.
 
     All other errors exit with the code of the environment.
     """

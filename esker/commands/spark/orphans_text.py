@@ -46,7 +46,7 @@ def at(ms: int) -> str:
 
 
 def why(code: int) -> str:
-    """Explain the error code with which a coordinator refused an object's key."""
+    """Explain the error code of a coordinator that refused the key of an object."""
     return _WHY.get(ErrorCode(code), f"error {code}") if code in set(ErrorCode) else f"error {code}"
 
 

@@ -196,7 +196,7 @@ def _by_this_process(logs: Logs, question: Question, tell: Tell) -> Report:
 
 
 def _choose(engine: EngineOrAuto, master: str | None, logs: Logs) -> EngineOrAuto:
-    """Return the engine to use; for `auto`, choose by the number of records.
+    """Return the engine to use; `auto` chooses the engine by the number of records.
 
     Raises as reading logs does.
     """

@@ -39,7 +39,7 @@ def tracked() -> list[Path]:
     return [path for path in paths if path.is_file() and path != Path(__file__)]
 
 
-def test_every_page_and_heading_that_code_or_docs_cite_exists() -> None:
+def test_every_page_and_heading_cited_in_code_or_docs_exists() -> None:
     found = []
     for path in tracked():
         try:

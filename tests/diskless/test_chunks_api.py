@@ -225,7 +225,7 @@ def test_a_chunk_ends_at_the_coordinators_high_watermark_despite_a_lagging_repli
     tell(story)
 
 
-def test_creating_a_chunk_without_new_records_is_refused() -> None:
+def test_the_controller_refuses_to_create_a_chunk_without_new_records() -> None:
     async def story(told: Story) -> None:
         assert (await told.create(1))[0] == 42
         await told.produce(1)
@@ -248,7 +248,7 @@ def test_the_controller_validates_the_replicas_of_a_chunk() -> None:
     tell(story)
 
 
-def test_creating_chunks_of_missing_or_internal_partitions_is_refused() -> None:
+def test_a_broker_refuses_to_create_chunks_of_missing_or_internal_partitions() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         assert (await told.create(1, topic="none"))[0] == 3
@@ -299,7 +299,7 @@ def test_a_request_to_change_chunks_times_out_without_a_controller() -> None:
     tell(story)
 
 
-def test_a_chunk_creation_is_answered_after_the_answering_brokers_metadata_has_the_chunk() -> None:
+def test_a_broker_answers_a_chunk_creation_after_its_metadata_has_the_chunk() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         cluster = told.world.cluster(1)

@@ -187,7 +187,7 @@ def test_produce_buffers_closed_because_they_are_full_also_use_up_the_objects_bu
 
 
 @pytest.mark.parametrize("settings", [{"quiet_ms": 0}, {"objects_per_second": 0}])
-def test_with_a_quiet_time_or_objects_budget_of_zero_no_small_produce_buffer_is_closed_early(
+def test_a_quiet_time_or_objects_budget_of_zero_disables_the_early_close_of_produce_buffers(
     settings: dict[str, int],
 ) -> None:
     async def told(broker: Broker) -> None:

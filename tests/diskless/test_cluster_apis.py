@@ -105,7 +105,7 @@ def with_front(
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 9, 13])
-def test_a_topic_requested_by_metadata_is_created_and_accepts_records(version: int) -> None:
+def test_a_metadata_request_creates_a_missing_topic_that_then_accepts_records(version: int) -> None:
     """The answer waits for coordinator and broker, so that the client need not retry."""
 
     async def story(front: Front) -> None:
@@ -171,9 +171,7 @@ def test_a_metadata_request_for_an_internal_topic_creates_no_topic(name: str) ->
     with_front(story)
 
 
-def test_a_new_topic_whose_name_collides_with_another_is_refused_with_the_controllers_error() -> (
-    None
-):
+def test_a_broker_returns_the_controllers_error_for_a_new_topic_with_a_colliding_name() -> None:
     """`a.b` and `a_b` would be one name to metrics."""
 
     async def story(front: Front) -> None:
@@ -321,7 +319,7 @@ def test_describe_cluster_lists_fenced_brokers_only_on_request() -> None:
 
 
 @pytest.mark.parametrize(("endpoint_type", "code"), [(2, 114), (3, 115), (0, 115)])
-def test_describe_cluster_for_controllers_is_refused_at_a_brokers_listener(
+def test_a_broker_refuses_to_describe_the_cluster_for_controllers(
     endpoint_type: int, code: int
 ) -> None:
     """KIP-919."""
@@ -367,7 +365,7 @@ def test_all_brokers_name_the_same_coordinator_for_a_group(version: int) -> None
     with_front(story, brokers=(1, 2, 3))
 
 
-def test_a_fenced_broker_is_not_named_as_a_group_coordinator() -> None:
+def test_find_coordinator_names_no_fenced_broker_as_a_group_coordinator() -> None:
     async def story(front: Front) -> None:
         groups = [f"g{number}" for number in range(40)]
         before = {one.key: one.node_id for one in await front.find(0, *groups)}
@@ -383,7 +381,7 @@ def test_a_fenced_broker_is_not_named_as_a_group_coordinator() -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_find_coordinator_for_a_transactional_id_is_refused_at_once(version: int) -> None:
+def test_a_broker_refuses_find_coordinator_for_a_transactional_id_at_once(version: int) -> None:
     """53 is fatal to the Java client and to librdkafka: initTransactions() does not try again."""
 
     async def story(front: Front) -> None:
@@ -504,7 +502,7 @@ def test_describe_partitions_returns_an_error_for_each_missing_topic() -> None:
 
 
 @pytest.mark.parametrize("cursor", [("t", -1), ("u", 0)])
-def test_describe_topic_partitions_with_an_invalid_cursor_is_refused(
+def test_a_broker_refuses_describe_topic_partitions_with_an_invalid_cursor(
     cursor: tuple[str, int],
 ) -> None:
     async def story(front: Front) -> None:

@@ -227,7 +227,7 @@ def test_describe_configs_returns_the_source_and_synonyms_of_a_dynamic_broker_se
         (0, "x", 42),
     ],
 )
-def test_describe_configs_of_an_unknown_resource_is_refused(
+def test_a_broker_refuses_to_describe_the_configs_of_an_unknown_resource(
     kind: int, name: str, code: int
 ) -> None:
     async def story(told: Story) -> None:
@@ -275,7 +275,7 @@ def test_describe_configs_answers_each_resource_and_refuses_resources_above_the_
     tell(story)
 
 
-def test_a_topic_setting_change_is_answered_once_the_broker_describes_the_new_value() -> None:
+def test_a_broker_answers_a_topic_setting_change_once_it_describes_the_new_value() -> None:
     async def story(told: Story) -> None:
         cluster = told.world.cluster(1)
         cluster.pause()
@@ -345,7 +345,7 @@ def test_alter_configs_refuses_an_invalid_value_and_changes_no_setting(
 
 
 @pytest.mark.parametrize("operation", [SET, APPEND, SUBTRACT])
-def test_a_setting_change_to_a_null_value_is_refused_unless_it_deletes_the_setting(
+def test_a_broker_refuses_a_null_value_in_a_setting_change_unless_it_deletes_the_setting(
     operation: int,
 ) -> None:
     async def story(told: Story) -> None:
@@ -370,7 +370,7 @@ def test_a_setting_change_to_a_null_value_is_refused_unless_it_deletes_the_setti
         (APPEND, "retention.ms", "1"),
     ],
 )
-def test_an_invalid_change_of_a_setting_is_refused_with_a_reason(
+def test_a_broker_refuses_an_invalid_change_of_a_setting_with_a_reason(
     change: tuple[int, str, str | None],
 ) -> None:
     async def story(told: Story) -> None:
@@ -407,7 +407,7 @@ def test_incremental_alter_configs_changes_the_topic_settings_that_esker_uses() 
     tell(story)
 
 
-def test_changes_to_the_settings_of_internal_topics_are_refused() -> None:
+def test_a_broker_refuses_changes_to_the_settings_of_internal_topics() -> None:
     async def story(told: Story) -> None:
         for name in ("__consumer_offsets", "__cluster_metadata", "__diskless-metadata"):
             assert (await told.alter((SET, "retention.ms", "5"), name=name))[0] == 17

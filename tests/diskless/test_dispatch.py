@@ -128,7 +128,7 @@ def test_api_versions_announces_exactly_the_served_requests(version: int) -> Non
 
 
 @pytest.mark.parametrize("version", [5, 9, 32_767])
-def test_an_api_versions_request_of_an_unknown_version_is_answered_in_version_0(
+def test_a_broker_answers_an_api_versions_request_of_an_unknown_version_in_version_0(
     version: int,
 ) -> None:
     """KIP-511: the answer is error 35 in version 0, and the client retries with one of those."""
@@ -164,7 +164,7 @@ def test_api_versions_announces_kraft_version_only_from_request_version_4_on() -
     with_front(story, features={"metadata.version": (15, 27), "kraft.version": (0, 0)})
 
 
-def test_requests_are_counted_by_client_software_and_each_software_is_logged_once(
+def test_a_broker_counts_requests_by_client_software_and_logs_each_software_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "diskless.dispatch")
@@ -189,7 +189,7 @@ def test_requests_are_counted_by_client_software_and_each_software_is_logged_onc
 @pytest.mark.parametrize(
     "software", [("", "1"), ("a", ""), ("-a", "1"), ("a b", "1"), ("a", "1\n2"), ("x" * 300, "1")]
 )
-def test_an_api_versions_request_with_a_malformed_client_software_name_is_refused(
+def test_a_broker_refuses_an_api_versions_request_with_a_malformed_client_software_name(
     software: tuple[str, str],
 ) -> None:
     """KIP-511: INVALID_REQUEST; such a name would end up in log lines and metrics."""
@@ -214,7 +214,7 @@ def old_produce(version: int, acks: int = 1, topics: int = 2) -> bytes:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_produce_request_before_version_3_is_refused_in_the_response_format_of_its_version(
+def test_a_broker_refuses_a_produce_request_before_version_3_in_that_versions_format(
     version: int,
 ) -> None:
     """Announced only so that librdkafka compresses. KAFKA-18659."""
@@ -281,7 +281,7 @@ def test_a_produce_request_of_a_version_without_a_response_format_closes_its_con
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
-def test_a_produce_request_from_version_3_on_is_served(version: int) -> None:
+def test_a_broker_serves_a_produce_request_from_version_3_on(version: int) -> None:
     async def story(front: Front) -> None:
         request = ProduceRequest(acks=1, timeout_ms=1, topic_data=())
         await front.send(frame_of(request, version))
@@ -295,7 +295,7 @@ def test_a_produce_request_from_version_3_on_is_served(version: int) -> None:
 
 
 @pytest.mark.parametrize("key", [5, 33, 71, 999, -1, 32_767])
-def test_a_request_with_an_unknown_api_key_closes_its_connection_and_is_logged(
+def test_a_broker_closes_a_connection_with_an_unknown_api_key_and_logs_it(
     key: int,
 ) -> None:
     async def story(front: Front) -> None:
@@ -309,7 +309,7 @@ def test_a_request_with_an_unknown_api_key_closes_its_connection_and_is_logged(
 
 
 @pytest.mark.parametrize(("version"), [14, 32_767])
-def test_a_request_of_an_unknown_api_version_closes_its_connection_and_is_logged(
+def test_a_broker_closes_a_connection_with_an_unknown_api_version_and_logs_it(
     version: int,
 ) -> None:
     async def story(front: Front) -> None:
@@ -334,7 +334,7 @@ def test_a_brokers_log_line_about_a_client_has_a_bounded_length() -> None:
     with_front(story)
 
 
-def test_a_request_of_more_than_a_megabyte_is_refused_before_decoding() -> None:
+def test_a_broker_refuses_a_request_of_more_than_a_megabyte_before_decoding() -> None:
     """Decoded, an array of structures takes thirty times its bytes. Produce bounds itself."""
 
     async def story(front: Front) -> None:

@@ -66,7 +66,7 @@ def quorum(topic: str = "__cluster_metadata", *partitions: int) -> DescribeQuoru
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_describe_quorum_is_answered_in_the_version_of_the_request(version: int) -> None:
+def test_a_broker_answers_describe_quorum_in_the_version_of_the_request(version: int) -> None:
     answered = DescribeQuorumResponse.TopicData
     voter = ReplicaState(replica_id=101, replica_directory_id=UUID(int=7), log_end_offset=9)
     node = DescribeQuorumResponse.Node
@@ -104,7 +104,7 @@ def test_describe_quorum_is_answered_in_the_version_of_the_request(version: int)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_describe_quorum_of_a_log_other_than_the_cluster_log_is_refused(version: int) -> None:
+def test_a_broker_refuses_describe_quorum_of_a_log_other_than_the_cluster_log(version: int) -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         for asked in (quorum("__diskless-metadata", 1), quorum("__cluster_metadata", 0, 1)):
             answer = await call(handlers, asked, DescribeQuorumResponse, version)
@@ -117,7 +117,7 @@ def test_describe_quorum_of_a_log_other_than_the_cluster_log_is_refused(version:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_update_features_is_forwarded_in_every_version(version: int) -> None:
+def test_a_broker_forwards_update_features_in_every_version(version: int) -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         down = _Update(feature="metadata.version", max_version_level=26, upgrade_type=2)
         if version == 0:
@@ -231,7 +231,7 @@ def plan(
     )
 
 
-def test_a_retention_plan_is_decided_by_the_coordinator_that_it_names() -> None:
+def test_a_broker_forwards_a_retention_plan_to_the_coordinator_that_the_plan_names() -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         settings = {"esker.retention.enforcer": "both"}
         topic = await world.create("t", configs=settings)
@@ -257,7 +257,7 @@ def test_a_retention_plan_is_decided_by_the_coordinator_that_it_names() -> None:
 
 
 @pytest.mark.parametrize("coordinator", [-1, 2, 2**31 - 1])
-def test_a_request_that_names_a_nonexistent_coordinator_is_refused_without_a_coordinator_call(
+def test_a_broker_refuses_a_request_that_names_a_nonexistent_coordinator(
     coordinator: int,
 ) -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:

@@ -145,7 +145,7 @@ async def a_broker() -> AsyncIterator[tuple[ClusterWorld, GroupApis]]:
         await apis.close()
 
 
-def test_every_group_api_is_served_at_each_of_its_versions() -> None:
+def test_a_broker_serves_every_group_api_at_each_of_its_versions() -> None:
     async def story() -> None:
         async with a_broker() as (_, apis):
             served = {key: one[:2] for key, one in apis.handlers.items()}
@@ -302,7 +302,7 @@ def test_an_offset_commit_times_out_without_a_rebalance_if_the_groups_log_is_una
     run(story)
 
 
-def test_a_group_request_above_the_size_limit_is_refused_before_decoding() -> None:
+def test_a_broker_refuses_a_group_request_above_the_size_limit_before_decoding() -> None:
     async def story() -> None:
         async with a_broker() as (_, apis):
             caller: Any = Caller()

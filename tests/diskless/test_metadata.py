@@ -121,7 +121,7 @@ def test_metadata_versions_10_and_11_refuse_topic_ids(version: int) -> None:
     assert refused.error_code == 42
 
 
-def test_a_topic_named_repeatedly_in_a_metadata_request_is_described_once() -> None:
+def test_metadata_describes_a_topic_once_that_its_request_names_repeatedly() -> None:
     """Otherwise a request of a megabyte could cause a response of many."""
     image = beating().image
     assert len(ask(image, *["t"] * 1_000, "u", "u").topics) == 2

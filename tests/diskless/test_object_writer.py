@@ -214,7 +214,7 @@ def test_an_object_writer_uploads_a_batch_larger_than_the_buffer_as_a_separate_o
         assert [p for p in world.coordinator.placed if p[3] == place[3]] == [place]
 
 
-def test_a_lease_timeout_too_short_for_the_upload_timeout_is_refused() -> None:
+def test_a_broker_refuses_a_lease_timeout_too_short_for_the_upload_timeout() -> None:
     with pytest.raises(ValueError, match="does not outlive"):
         WriterSettings(upload_timeout_ms=60_000, lease_timeout_ms=100_000)
 

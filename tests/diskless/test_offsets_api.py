@@ -549,7 +549,7 @@ def test_delete_records_refuses_offsets_out_of_range_and_unknown_or_internal_par
     tell(story)
 
 
-def test_delete_records_is_refused_for_a_topic_with_the_cleanup_policy_compact() -> None:
+def test_a_broker_refuses_delete_records_for_a_topic_with_the_cleanup_policy_compact() -> None:
     """Source: upstream's Partition.deleteRecordsOnLeader, and a running Kafka."""
 
     async def story(told: Story) -> None:

@@ -238,9 +238,7 @@ def test_a_produce_waits_for_an_unknown_topic_within_its_timeout(timeout_ms: int
     claim(work, MetadataImage())
 
 
-def test_a_produce_to_an_unknown_topic_is_refused_once_the_image_is_newer_than_the_request() -> (
-    None
-):
+def test_a_broker_refuses_a_produce_to_an_unknown_topic_once_its_image_is_new_enough() -> None:
     async def work(broker: Broker) -> None:
         loop = asyncio.get_running_loop()
         broker.newest_at = loop.time()  # before the request: a topic may have come since
@@ -347,7 +345,7 @@ def test_a_produce_to_a_topic_that_is_deleted_meanwhile_gets_an_unknown_topic_er
     claim(work, image)
 
 
-def test_produce_requests_with_invalid_acks_or_a_transactional_id_are_refused() -> None:
+def test_a_broker_refuses_produce_requests_with_invalid_acks_or_a_transactional_id() -> None:
     async def work(broker: Broker) -> None:
         assert errors(await broker.ask(request(("t", 0, batch()), acks=2))) == [21]
         transactional = request(("t", 0, batch()), transactional_id="x")

@@ -61,7 +61,7 @@ def test_the_item_limit_of_a_produce_request_also_counts_its_tagged_fields(versi
         check(body + many, version)
 
 
-def test_a_produce_of_a_hundred_megabytes_of_empty_partitions_is_refused_at_once() -> None:
+def test_a_broker_refuses_a_produce_of_a_hundred_megabytes_of_empty_partitions_at_once() -> None:
     """Decoding them would take minutes and gigabytes."""
     partitions = 13_000_000
     body = pack(">hhii", -1, 1, 1_000, 1) + b"\0\1t" + pack(">i", partitions)
@@ -85,7 +85,7 @@ def test_the_fast_scan_of_a_produce_request_reads_no_byte_past_the_requests_end(
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), version=st.sampled_from(VERSIONS), keep=st.floats(0, 1), more=st.binary())
-def test_a_damaged_produce_request_is_refused_by_the_fast_scan_or_by_the_decoder(
+def test_the_fast_scan_or_the_decoder_refuses_a_damaged_produce_request(
     data: st.DataObject, version: int, keep: float, more: bytes
 ) -> None:
     body = encode_message(data.draw(messages(ProduceRequest, version)), version)

@@ -101,7 +101,9 @@ def test_producers_at_different_brokers_get_different_producer_ids() -> None:
     producer_story(story, brokers=(1, 2))
 
 
-def test_the_next_block_of_producer_ids_is_fetched_before_the_current_block_is_used_up() -> None:
+def test_a_broker_fetches_the_next_block_of_producer_ids_before_the_current_block_is_used_up() -> (
+    None
+):
     """A producer waits for the controller only when a broker has just started."""
 
     async def story(scene: Scene) -> None:

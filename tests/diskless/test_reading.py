@@ -208,7 +208,7 @@ def offsets(answer: bytes) -> list[int]:
     return found
 
 
-def test_fetched_batches_are_stamped_with_their_offsets() -> None:
+def test_a_fetch_returns_batches_stamped_with_their_offsets() -> None:
     data, runs = two_runs()
     assert offsets(fetch(data, runs, 100)) == list(range(100, 110))
 
@@ -337,7 +337,7 @@ def test_a_broker_reads_an_object_range_again_if_its_bytes_were_damaged_in_trans
 
 
 @pytest.mark.parametrize("wrong", [(99, 105), (100, 104), (100, 106)])
-def test_stored_batches_that_differ_from_their_commit_are_reported_as_damage(
+def test_a_broker_reports_stored_batches_that_differ_from_their_commit_as_damage(
     wrong: tuple[int, int],
 ) -> None:
     data, runs = two_runs()

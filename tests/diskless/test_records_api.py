@@ -42,7 +42,7 @@ def claim(
     run(on_loop)
 
 
-def test_produce_and_fetch_are_served_at_every_announced_version() -> None:
+def test_a_broker_serves_produce_and_fetch_at_every_announced_version() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         topic = world.image.topic("t")
         assert topic is not None
@@ -94,7 +94,7 @@ def test_a_fetch_of_a_recreated_topic_never_returns_records_of_the_deleted_topic
 RACKS = {1: "a", 2: "b", 3: "b"}
 
 
-def test_a_consumer_of_another_rack_is_redirected_at_most_once_a_minute() -> None:
+def test_a_broker_redirects_a_consumer_of_another_rack_at_most_once_a_minute() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         topic = world.image.topic("t")
         assert topic is not None
@@ -114,7 +114,7 @@ def test_a_consumer_of_another_rack_is_redirected_at_most_once_a_minute() -> Non
     claim(work, racks=RACKS)
 
 
-def test_a_consumer_is_never_redirected_out_of_its_rack_or_to_a_missing_broker() -> None:
+def test_a_broker_redirects_no_consumer_out_of_its_rack_or_to_a_missing_broker() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         await broker.produce("t", 0, batch(1, now_ms=world.wall_ms()))
         for rack in ("a", "", "nowhere"):

@@ -123,7 +123,7 @@ async def reassign(
     ]
 
 
-def test_an_invalid_partition_reassignment_is_refused_with_kafkas_error_code() -> None:
+def test_a_broker_refuses_an_invalid_partition_reassignment_with_kafkas_error_code() -> None:
     async def story(world: ClusterWorld) -> None:
         includes = "The manual partition assignment includes"
         assert await reassign(world, (9, (1,)), (0, None), (0, ()), (0, (7,)), (0, (1, 1))) == (
@@ -143,9 +143,7 @@ def test_an_invalid_partition_reassignment_is_refused_with_kafkas_error_code() -
     tell(story)
 
 
-def test_a_partition_reassignment_to_a_broker_other_than_the_leader_is_refused_with_a_reason() -> (
-    None
-):
+def test_a_broker_refuses_to_reassign_a_partition_to_another_broker_than_the_leader() -> None:
     async def story(world: ClusterWorld) -> None:
         _, results = await reassign(world, (0, (1,)), (0, (2,)), (0, (1, 2)))
         codes = [code for _, code, _ in results]
@@ -216,7 +214,9 @@ def test_a_broker_without_a_replica_reports_its_directory_as_failed(
     tell(story)
 
 
-def test_election_reassignment_and_log_dir_requests_with_100_000_partitions_are_refused() -> None:
+def test_a_broker_refuses_election_reassignment_and_log_dir_requests_of_100_000_partitions() -> (
+    None
+):
     async def story(world: ClusterWorld) -> None:
         indexes = tuple(range(TOO_MANY))
         code, results = await elect(world, 0, ("t", indexes))

@@ -54,7 +54,7 @@ def test_sasl_requests_get_illegal_sasl_state_on_a_listener_without_authenticati
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_acl_requests_are_answered_with_security_disabled(version: int) -> None:
+def test_a_broker_answers_acl_requests_with_security_disabled(version: int) -> None:
     described = ask(rpc.DescribeAclsRequest(resource_type_filter=2, **FILTER), version)
     assert (described.error_code, described.error_message, described.resources) == (
         54, "No Authorizer is configured on the broker", (),
@@ -160,7 +160,7 @@ def test_a_broker_refuses_alter_user_scram_credentials_requests() -> None:
     assert [(one.user, one.error_code) for one in many] == [("ann", 44)]
 
 
-def test_delegation_tokens_are_not_allowed_on_a_listener_without_authentication() -> None:
+def test_a_broker_refuses_delegation_tokens_on_a_listener_without_authentication() -> None:
     create = rpc.CreateDelegationTokenRequest
     new = ask(create(renewers=(), max_lifetime_ms=-1), 1)
     assert (new.error_code, new.principal_name, new.expiry_timestamp_ms) == (64, "ANONYMOUS", -1)
@@ -180,7 +180,9 @@ def test_delegation_tokens_are_not_allowed_on_a_listener_without_authentication(
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_request_with_100_000_acl_rules_is_refused_with_policy_violation(version: int) -> None:
+def test_a_broker_refuses_a_request_with_100_000_acl_rules_with_policy_violation(
+    version: int,
+) -> None:
     created = ask(rpc.CreateAclsRequest(creations=(RULE,) * TOO_MANY), version).results
     deleted = ask(rpc.DeleteAclsRequest(filters=(RULES,) * TOO_MANY), version).filter_results
     for results in (created, deleted):

@@ -105,7 +105,7 @@ def test_a_created_topic_is_in_the_image_and_the_replica_of_the_answering_broker
     tell(story)
 
 
-def test_create_topics_is_answered_after_the_answering_brokers_image_has_the_topic() -> None:
+def test_a_broker_answers_create_topics_after_its_image_has_the_topic() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         world.cluster(1).pause()
         asked = asyncio.ensure_future(create(handlers, "a"))
@@ -118,7 +118,7 @@ def test_create_topics_is_answered_after_the_answering_brokers_image_has_the_top
     tell(story)
 
 
-def test_create_topics_is_answered_after_the_answering_brokers_replica_has_the_topic() -> None:
+def test_a_broker_answers_create_topics_after_its_replica_has_the_topic() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         for replica in world.cluster(1).replicas.values():
             replica.paused = True
@@ -194,7 +194,7 @@ def test_a_validate_only_create_topics_creates_no_topic() -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_create_partitions_is_answered_after_the_answering_broker_has_the_partitions(
+def test_a_broker_answers_create_partitions_after_it_has_the_partitions(
     version: int,
 ) -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
@@ -250,7 +250,7 @@ def test_create_partitions_refuses_the_second_entry_of_a_topic_named_twice() -> 
     tell(story)
 
 
-def test_create_partitions_for_batch_coordinators_is_answered_before_the_partitions_exist() -> None:
+def test_a_broker_answers_create_partitions_for_coordinators_before_the_partitions_exist() -> None:
     """`__diskless-metadata` grows like a topic, and no coordinator has any batches of it."""
 
     async def story(_world: ClusterWorld, handlers: Handlers) -> None:
@@ -324,7 +324,7 @@ def test_a_topic_that_is_deleted_and_created_again_has_a_new_topic_id() -> None:
     tell(story)
 
 
-def test_a_waiting_create_topics_request_is_answered_when_its_topic_is_deleted() -> None:
+def test_a_broker_answers_a_waiting_create_topics_request_when_its_topic_is_deleted() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         for replica in world.cluster(1).replicas.values():
             replica.paused = True

@@ -100,7 +100,7 @@ def test_describe_producers_returns_not_leader_or_follower_if_the_coordinator_is
     tell(story)
 
 
-def test_describe_producers_of_100_000_partitions_is_refused() -> None:
+def test_a_broker_refuses_describe_producers_of_100_000_partitions() -> None:
     topics = answer_to(about(("t", tuple(range(TOO_MANY))), ("none", (0,)))).topics
     assert {one.error_code for topic in topics for one in topic.partitions} == {44}
     topics = answer_to(about(*(("none", (0,)),) * 40_000)).topics

@@ -121,7 +121,7 @@ def test_produce_validation_sets_the_max_timestamp_of_records_without_timestamps
     assert outcome.batch == read_batch(batch(-1, -1))
 
 
-def test_a_produce_request_with_no_or_several_batches_for_a_partition_is_refused() -> None:
+def test_produce_validation_refuses_no_batch_or_several_batches_for_a_partition() -> None:
     assert refused(None) == refused(b"") == ErrorCode.INVALID_RECORD
     assert refused(batch() + batch()) == ErrorCode.INVALID_RECORD
     assert refused(batch() + b"\0") == ErrorCode.INVALID_RECORD
@@ -180,7 +180,7 @@ def test_produce_validation_refuses_a_batch_with_log_append_time_from_a_producer
     assert outcome.error == ErrorCode.INVALID_TIMESTAMP
 
 
-def test_a_produced_batch_with_a_producer_id_but_no_epoch_or_sequence_is_refused() -> None:
+def test_produce_validation_refuses_a_producer_id_without_an_epoch_or_a_sequence() -> None:
     assert isinstance(validate(batch(producer=(7, 0, 0)), 9, RULES, NOW), Accepted)
     for producer in ((7, -1, 0), (7, 0, -1)):
         assert refused(batch(producer=producer)) == ErrorCode.INVALID_RECORD

@@ -57,7 +57,7 @@ async def stored(broker: RecordsBroker) -> list[int]:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.01, 0.1])
-def test_batches_not_submitted_to_the_coordinator_before_a_broker_epoch_ends_are_not_written(
+def test_an_ended_broker_epoch_drops_the_batches_that_were_not_submitted_to_the_coordinator(
     after_s: float,
 ) -> None:
     """Buffered, waiting for an id, or being uploaded."""

@@ -218,7 +218,7 @@ def test_a_paused_quorum_leader_delays_clients_no_longer_than_an_election_takes(
         assert created - sent < 7 + 8 * usual, f"without {node}: {took}"
 
 
-def test_a_second_broker_with_the_same_id_is_refused_while_the_first_serves(
+def test_the_controller_refuses_a_second_broker_with_the_same_id_while_the_first_serves(
     cluster: EskerCluster, tmp_path: Path
 ) -> None:
     before = len(lives(cluster, FIRST))
@@ -302,7 +302,9 @@ def test_one_process_runs_both_the_controller_role_and_the_broker_role(tmp_path:
         assert "Traceback" not in cluster.output(1)
 
 
-def test_an_unusable_store_is_a_one_line_error_that_names_the_setting(tmp_path: Path) -> None:
+def test_a_node_reports_an_unusable_store_in_one_line_that_names_the_setting(
+    tmp_path: Path,
+) -> None:
     with EskerCluster(tmp_path, brokers=1) as cluster:
         cluster.store.write_text("no directory")
         cluster.launch(FIRST)

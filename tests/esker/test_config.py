@@ -16,7 +16,7 @@ GOOD = {
 }
 
 
-def test_a_minimal_properties_file_suffices_and_other_settings_have_kafkas_defaults():
+def test_a_node_starts_with_a_minimal_properties_file_and_kafkas_defaults():
     config = parse_config(GOOD)
     assert config.node_id == 2
     assert config.voters[3] == Endpoint("127.0.0.1", 9095)
@@ -103,7 +103,7 @@ def test_a_broker_binds_its_client_listeners_but_no_controller_listener():
 
 
 @pytest.mark.parametrize("name", ["SSL", "SASL_SSL", "SASL_PLAINTEXT"])
-def test_a_listener_with_a_secure_protocol_is_refused(name):
+def test_a_node_refuses_a_listener_with_a_secure_protocol(name):
     with pytest.raises(ConfigError, match=f"listeners: {name}: only PLAINTEXT"):
         parse_config({**BROKER, "listeners": f"{name}://127.0.0.1:9093"})
     said = {"listener.security.protocol.map": f"{name}:PLAINTEXT"}
@@ -148,7 +148,7 @@ def test_a_broker_configuration_error_names_the_setting_that_prevents_the_start(
     assert caught.value.key == key
 
 
-def test_a_setting_of_a_role_that_the_node_lacks_is_checked_and_has_no_effect():
+def test_a_node_checks_a_setting_of_a_role_that_it_lacks_and_ignores_the_value():
     assert parse_config({**GOOD, "broker.rack": "a", "diskless.system.enable": "false"})
     with pytest.raises(ConfigError, match="not a whole number"):
         parse_config({**GOOD, "broker.heartbeat.interval.ms": "soon"})
@@ -159,14 +159,14 @@ def test_the_error_for_an_unknown_setting_suggests_the_likely_setting():
         parse_config({**GOOD, "controller.quorum.voter": "1@h:1"})
 
 
-def test_a_properties_file_without_log_dirs_is_refused():
+def test_a_node_refuses_a_properties_file_without_log_dirs():
     settings = {k: v for k, v in GOOD.items() if k != "log.dirs"}
     with pytest.raises(ConfigError) as caught:
         parse_config(settings)
     assert caught.value.key == "log.dirs"
 
 
-def test_a_listener_on_a_wildcard_address_is_bound_but_the_address_is_never_advertised():
+def test_a_node_binds_a_listener_on_a_wildcard_address_but_never_advertises_the_address():
     own = {**GOOD, "listeners": "CONTROLLER://0.0.0.0:9094", INSECURE: "true"}
     config = parse_config(own)
     assert config.addresses.controller is not None
@@ -179,14 +179,14 @@ def test_a_listener_on_a_wildcard_address_is_bound_but_the_address_is_never_adve
     assert caught.value.key == "advertised.listeners"
 
 
-def test_a_listener_that_other_machines_can_reach_causes_a_warning():
+def test_a_node_warns_of_a_listener_that_other_machines_can_reach():
     config = parse_config({**GOOD, "listeners": "CONTROLLER://0.0.0.0:9094", INSECURE: "true"})
     assert "no authentication" in config.warnings[0]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "[::]", "quorum-1.example", ""])
 @pytest.mark.parametrize("insecure", [None, "false"])
-def test_a_controller_listener_beyond_loopback_is_refused_unless_it_is_declared_insecure(
+def test_a_node_refuses_a_controller_listener_beyond_loopback_unless_declared_insecure(
     host, insecure
 ):
     settings = {
@@ -204,7 +204,7 @@ def test_a_controller_listener_beyond_loopback_is_refused_unless_it_is_declared_
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "[::1]", "localhost"])
-def test_a_controller_listener_on_loopback_is_accepted_without_a_declaration_as_insecure(host):
+def test_a_node_accepts_a_controller_listener_on_loopback_without_a_declaration(host):
     config = parse_config({**GOOD, "listeners": f"CONTROLLER://{host}:9094"})
     assert not config.warnings
 
@@ -227,7 +227,7 @@ def test_every_setting_has_a_description_of_one_sentence():
         ("a=last\\", {"a": "last"}),
     ],
 )
-def test_properties_files_are_parsed_as_java_parses_them(text, expected):
+def test_esker_parses_properties_files_as_java_does(text, expected):
     assert parse_properties(text, source="test") == expected
 
 
@@ -237,7 +237,7 @@ def test_the_error_for_an_invalid_line_of_a_properties_file_names_the_line_numbe
         parse_properties(text, source="test")
 
 
-def test_the_last_value_of_a_repeated_setting_is_used_and_a_warning_names_the_setting(tmp_path):
+def test_a_node_uses_the_last_value_of_a_repeated_setting_and_warns_of_the_setting(tmp_path):
     path = tmp_path / "server.properties"
     lines = [f"{key}={value}" for key, value in GOOD.items()]
     path.write_text(
@@ -250,7 +250,7 @@ def test_the_last_value_of_a_repeated_setting_is_used_and_a_warning_names_the_se
     assert not any("more than once" in warning for warning in load_config(path).warnings)
 
 
-def test_a_properties_file_that_is_not_text_is_refused(tmp_path):
+def test_a_node_refuses_a_properties_file_that_is_not_text(tmp_path):
     path = tmp_path / "server.properties"
     path.write_bytes(b"a=\xff\xfe")
     with pytest.raises(PropertiesError, match="not UTF-8 at byte 2"):
@@ -289,7 +289,7 @@ def stock(**changes: str) -> dict[str, str]:
     return properties | {key.replace("_", "."): value for key, value in changes.items()}
 
 
-def test_the_properties_file_that_kafka_ships_is_accepted():
+def test_a_node_accepts_the_properties_file_that_kafka_ships():
     config = parse_config(stock())
     assert config.roles == {"broker", "controller"}
     assert config.voters == {1: Endpoint("localhost", 9093)}
@@ -306,7 +306,7 @@ def test_the_properties_file_that_kafka_ships_is_accepted():
         assert key not in without_effect
 
 
-def test_the_setting_broker_id_is_used_if_the_setting_node_id_is_missing():
+def test_a_node_uses_the_setting_broker_id_if_the_setting_node_id_is_missing():
     properties = {key: value for key, value in stock(broker_id="7").items() if key != "node.id"}
     config = parse_config(properties)
     assert (config.node_id, set(config.voters)) == (7, {7})
@@ -359,7 +359,7 @@ def test_retention_settings_in_the_properties_file_are_defaults_of_topics(given,
         ("diskless.append.buffer.max.bytes", f"{10**12}", "no more than 1073741824"),
     ],
 )
-def test_a_kafka_setting_that_esker_lacks_and_may_not_ignore_is_refused(key, value, reason):
+def test_a_node_refuses_a_kafka_setting_that_esker_lacks_and_may_not_ignore(key, value, reason):
     with pytest.raises(ConfigError, match=reason) as caught:
         parse_config({**GOOD, key: value})
     assert caught.value.key == key
@@ -374,7 +374,7 @@ def test_a_kafka_setting_that_esker_lacks_and_may_not_ignore_is_refused(key, val
         ("remote.log.storage.system.enable", "false"),
     ],
 )
-def test_a_kafka_setting_that_esker_lacks_is_accepted_with_a_value_without_effect(key, value):
+def test_a_node_accepts_a_kafka_setting_that_esker_lacks_with_a_value_without_effect(key, value):
     assert parse_config({**GOOD, key: value})
 
 
@@ -394,12 +394,12 @@ def test_one_configuration_error_names_every_wrong_setting_of_a_node():
     }
 
 
-def test_a_properties_file_with_carriage_returns_is_read():
+def test_a_node_reads_a_properties_file_with_carriage_returns():
     crlf = STOCK.replace("\n", "\r\n")
     assert parse_properties(crlf, source="x") == parse_properties(STOCK, source="x")
 
 
-def test_configured_maximum_counts_reach_the_controller_and_the_coordinators():
+def test_the_controller_and_the_coordinators_get_the_configured_maximum_counts():
     given = {
         **GOOD,
         "esker.max.topics": "11",

@@ -256,7 +256,7 @@ def kill_leader(quorum: Quorum) -> None:
     quorum.start(leader)
 
 
-def test_each_commit_is_decided_once_across_leader_changes_of_its_coordinator(
+def test_a_coordinator_decides_each_commit_once_across_leader_changes(
     runs: list[tuple[int, int, str]],
 ) -> None:
     assert len({key for _, _, key in runs}) == len(runs)
@@ -398,7 +398,7 @@ def invoke(quorum: Quorum, *words: str) -> Any:
     return RUNNER.invoke(app, ["diskless", *words, "--bootstrap-controller", bootstrap, "--json"])
 
 
-def test_each_coordinator_describes_the_topics_and_objects_assigned_to_this_coordinator(
+def test_each_coordinator_describes_only_the_topics_and_objects_assigned_to_it(
     quorum: Quorum, runs: list[tuple[int, int, str]]
 ) -> None:
     shown = invoke(quorum, "describe")
@@ -493,7 +493,7 @@ def properties(class_name: str, *, voters: int = 3) -> dict[str, str]:
         (f"{__name__}.Elsewhere", 3, ""),
     ],
 )
-def test_the_coordinator_class_is_chosen_by_name_and_checked_at_start(
+def test_a_node_finds_the_coordinator_class_by_its_name_and_checks_it_at_start(
     class_name: str, voters: int, says: str
 ) -> None:
     if not says:
@@ -504,7 +504,7 @@ def test_the_coordinator_class_is_chosen_by_name_and_checked_at_start(
     assert caught.value.key == "diskless.batch.coordinator.class.name"
 
 
-def test_an_invalid_object_key_prefix_is_refused_with_the_name_of_its_setting() -> None:
+def test_a_node_refuses_an_invalid_object_key_prefix_and_names_its_setting() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(properties(IN_MEMORY, voters=1) | {"esker.object.key.prefix": "/a"})
     assert caught.value.key == "esker.object.key.prefix"

@@ -145,7 +145,7 @@ def test_esker_dev_reports_a_full_disk_with_its_path(
     )
 
 
-def test_a_second_esker_dev_in_a_directory_is_refused(tmp_path: Path) -> None:
+def test_esker_dev_refuses_to_run_twice_in_one_directory(tmp_path: Path) -> None:
     with owned(tmp_path), pytest.raises(DevError, match="in use by another"), owned(tmp_path):
         pass
     with owned(tmp_path):
@@ -169,7 +169,7 @@ def test_esker_dev_reset_removes_only_its_own_files_after_confirmation(tmp_path:
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", ".esker-dev.lock"}
 
 
-def test_an_interrupted_esker_dev_reset_can_be_repeated(tmp_path: Path) -> None:
+def test_esker_dev_reset_succeeds_when_repeated_after_an_interrupt(tmp_path: Path) -> None:
     plan_of(tmp_path)
     paths = belongings(tmp_path)
     remove(path for path in paths if path.name == "quorum-1")

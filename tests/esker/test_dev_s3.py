@@ -96,7 +96,7 @@ def test_esker_dev_names_an_unwritable_bucket_before_it_creates_a_file(
     assert not list(tmp_path.glob("quorum-*"))
 
 
-def test_the_probe_object_of_esker_dev_is_deleted(s3_config: S3Config) -> None:
+def test_esker_dev_deletes_the_object_with_which_it_probes_a_bucket(s3_config: S3Config) -> None:
     store = Store(bucket=s3_config.bucket, endpoint=s3_config.endpoint_url, region=s3_config.region)
     check_bucket(Identity(cluster_id="c", store=store))
 

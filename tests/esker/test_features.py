@@ -191,7 +191,7 @@ def test_a_controllers_settings_contain_the_ids_of_all_voters(tmp_path: Path) ->
         (("storage", "format", "-c", "x", "-t", "y", "-f", "esker.version=0"), "1 to 3, not 0"),
     ],
 )
-def test_an_invalid_feature_option_is_a_usage_error_that_names_the_option(
+def test_a_command_reports_an_invalid_feature_option_as_a_usage_error_that_names_it(
     words: tuple[str, ...], named: str
 ) -> None:
     ran = RUNNER.invoke(app, list(words), env={"COLUMNS": "500"})

@@ -163,7 +163,7 @@ def test_an_offset_reset_of_all_topics_covers_the_partitions_with_a_committed_of
         planned(Rule(To.EARLIEST), {}, None)
 
 
-def test_an_offset_reset_of_a_group_with_members_is_refused_with_kafkas_message() -> None:
+def test_reset_offsets_refuses_a_group_with_members_with_kafkas_message() -> None:
     run(require_inactive(Cluster(state="Dead"), "g"))
     says = (
         "Assignments can only be reset if the group 'g' is inactive, "
@@ -173,13 +173,13 @@ def test_an_offset_reset_of_a_group_with_members_is_refused_with_kafkas_message(
         run(require_inactive(Cluster(state="Stable"), "g"))
 
 
-def test_an_offset_reset_of_a_missing_partition_is_refused() -> None:
+def test_reset_offsets_refuses_a_missing_partition() -> None:
     assert run(existing_partitions(Cluster(), {"t": None})) == [("t", 0), ("t", 1)]
     with pytest.raises(ClientError, match='The partitions "t-2,t-9" do not exist'):
         run(existing_partitions(Cluster(), {"t": (2, 1, 9)}))
 
 
-def test_the_offsets_of_a_committed_reset_are_the_groups_committed_offsets() -> None:
+def test_reset_offsets_commits_the_offsets_that_it_planned() -> None:
     cluster = Cluster({0: 12})
     run(commit_reset(cluster, "g", {("t", 1): 2}))
     assert cluster.committed == {("t", 0): 12, ("t", 1): 2}
@@ -218,7 +218,7 @@ def test_the_error_for_an_invalid_file_of_offsets_to_reset_to_names_the_line(
 
 
 @pytest.mark.parametrize("texts", [["t:"], ["t:0,"], [":0"], ["t:a"], ["t:-1"], ["t", "t:0"]])
-def test_an_offset_reset_refuses_a_malformed_or_repeated_topic(texts: list[str]) -> None:
+def test_reset_offsets_refuses_a_malformed_or_repeated_topic(texts: list[str]) -> None:
     with pytest.raises(ValueError, match=r"is neither TOPIC nor TOPIC:PARTITION|is given twice"):
         parse_topics(texts)
 

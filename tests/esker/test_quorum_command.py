@@ -90,7 +90,7 @@ def test_quorum_describe_names_an_unknown_group_in_its_error(quorum):
         assert describe(quorum, "--group", group).exit_code == 2
 
 
-def test_quorum_describe_of_an_unreachable_address_is_a_one_line_error():
+def test_quorum_describe_reports_an_unreachable_address_in_one_line():
     shown = runner.invoke(app, ["quorum", "describe", "--bootstrap-controller", "127.0.0.1:1"])
     assert (shown.exit_code, shown.stderr.count("\n")) == (1, 1)
     assert "127.0.0.1:1" in shown.stderr

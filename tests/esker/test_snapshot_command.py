@@ -107,7 +107,7 @@ def test_snapshot_list_refuses_directories_together_with_running_nodes(quorum):
     assert shown.exit_code == 0, shown.stderr
 
 
-def test_snapshot_list_of_an_unreachable_quorum_is_a_one_line_error():
+def test_snapshot_list_reports_an_unreachable_quorum_in_one_line():
     for command in ("list", "take"):
         words = ["snapshot", command, "--bootstrap-controller", "127.0.0.1:1"]
         shown = runner.invoke(app, words)

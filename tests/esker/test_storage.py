@@ -77,7 +77,7 @@ def test_format_writes_the_same_bootstrap_file_on_every_node_of_a_cluster(tmp_pa
     assert other != bootstrap_records(CLUSTER_ID, [1, 2, 3], bench_log=False)
 
 
-def test_formatting_a_formatted_directory_again_is_refused_and_changes_no_file(tmp_path):
+def test_format_refuses_a_formatted_directory_and_changes_no_file(tmp_path):
     config = config_in(tmp_path / "a")
     format_storage(config, CLUSTER_ID)
     before = (tmp_path / "a" / "meta.properties").read_bytes()
@@ -100,7 +100,7 @@ def test_format_with_rejoin_writes_the_rejoin_file(tmp_path):
 
 @pytest.mark.parametrize("rejoin", [False, True])
 @pytest.mark.parametrize("steps", range(12))
-def test_a_format_interrupted_by_a_power_loss_can_be_repeated(steps, rejoin):
+def test_format_succeeds_when_repeated_after_a_power_loss(steps, rejoin):
     config = config_in(Path("/data"))
     disk = SimulatedDisk()
     disk.power_loss_at = disk.steps + steps
@@ -114,7 +114,7 @@ def test_a_format_interrupted_by_a_power_loss_can_be_repeated(steps, rejoin):
     assert disk.exists(config.log_dir / REJOIN_FILE) == rejoin
 
 
-def test_an_interrupted_rejoin_format_cannot_be_repeated_without_rejoin(tmp_path):
+def test_format_with_rejoin_after_an_interruption_cannot_be_repeated_without_rejoin(tmp_path):
     """It would give a node that may have voted its votes back."""
     (tmp_path / REJOIN_FILE).touch()
     with pytest.raises(StorageError, match=REJOIN_FILE):

@@ -172,7 +172,7 @@ def test_kafkas_features_tool_describes_and_updates_features(
     assert said == f"metadata.version was upgraded to {current}.\n"
 
 
-def test_a_java_transactional_producer_is_refused_at_once(
+def test_a_broker_refuses_a_java_transactional_producer_at_once(
     kafka: Kafka, bootstrap: str, topic: str, request: pytest.FixtureRequest
 ) -> None:
     """`initTransactions()` fails within a second, with an error that no retry helps.

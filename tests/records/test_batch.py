@@ -222,7 +222,7 @@ def test_reading_a_truncated_batch_reports_the_batch_as_incomplete_and_not_as_co
         assert caught.value.position == len(first)
 
 
-def test_a_flipped_bit_under_the_checksum_of_a_batch_is_detected():
+def test_the_batch_reader_detects_a_flipped_bit_under_the_checksum_of_a_batch():
     """Only base offset (0-7), length (8-11) and leader epoch (12-15) are not covered by the CRC."""
     batch = bytes(build_value_batch([b"abc"], base_offset=4, leader_epoch=1, timestamp=1))
     for position in range(len(batch)):
@@ -251,7 +251,7 @@ def test_a_flipped_bit_under_the_checksum_of_a_batch_is_detected():
         (57, "7fffffff", "2147483647 records"),
     ],
 )
-def test_a_contradictory_batch_header_is_refused_before_its_checksum_is_verified(
+def test_the_batch_reader_refuses_a_contradictory_header_before_it_verifies_the_checksum(
     position, field, reason
 ):
     batch = build_value_batch([b"abc"], base_offset=4, leader_epoch=1, timestamp=1)
@@ -263,7 +263,7 @@ def test_a_contradictory_batch_header_is_refused_before_its_checksum_is_verified
     assert caught.value.position == 0
 
 
-def test_a_batch_header_with_a_count_of_more_records_than_bytes_is_refused():
+def test_the_batch_reader_refuses_a_header_with_a_count_of_more_records_than_bytes():
     batch = build_value_batch([b""] * 3, base_offset=0, leader_epoch=1, timestamp=1)
     batch[23:27] = batch[57:61] = bytes.fromhex("00ffffff")
     batch[26] = 0xFE
@@ -297,7 +297,9 @@ def reseal(batch: bytearray) -> bytearray:
         ("1e 00 ff ff ff ff ff ff ff ff ff 02 00 01 00 00", "exceeds 64 bits"),
     ],
 )
-def test_a_batch_whose_records_do_not_fill_its_body_exactly_is_refused(records, reason):
+def test_the_batch_reader_refuses_a_batch_whose_records_do_not_fill_its_body_exactly(
+    records, reason
+):
     """Under a checksum that is right: a peer may send nonsense and seal it."""
     batch = build_value_batch([b""], base_offset=4, leader_epoch=1, timestamp=1)
     del batch[61:]
@@ -316,7 +318,7 @@ def test_a_batch_emptied_by_compaction_has_no_records():
     assert list(iter_records(read_batch(reseal(batch)))) == []
 
 
-def test_a_batch_above_the_size_limit_is_neither_built_nor_read():
+def test_a_batch_above_the_size_limit_can_be_neither_built_nor_read():
     batch = build_value_batch([bytes(1000)], base_offset=0, leader_epoch=0, timestamp=0)
     with pytest.raises(BatchTooLargeError):
         build_value_batch(
@@ -326,7 +328,7 @@ def test_a_batch_above_the_size_limit_is_neither_built_nor_read():
         read_batch(batch, max_size_bytes=1000)
 
 
-def test_a_control_record_key_shorter_than_four_bytes_is_refused_and_a_longer_one_accepted():
+def test_the_decoder_refuses_a_control_record_key_below_four_bytes_and_accepts_a_longer_key():
     assert control_record_type(bytes.fromhex("0001 0063 ffff")) == 99
     for key in (None, b"", b"\0\0\0"):
         with pytest.raises(MalformedMessageError, match="expected 4 bytes"):

@@ -25,7 +25,7 @@ from records.metadata import PartitionRecord
 from records.types import ZERO_UUID
 
 
-def test_a_record_is_encoded_at_the_lowest_version_that_holds_all_its_fields() -> None:
+def test_the_encoder_writes_a_record_at_the_lowest_version_that_holds_all_its_fields() -> None:
     record = PartitionRecord(
         topic_id=ZERO_UUID, replicas=(), isr=(), removing_replicas=(), adding_replicas=()
     )
@@ -79,7 +79,7 @@ def test_a_control_record_contains_the_version_of_its_encoding() -> None:
         encode_control_record(change, 0)
 
 
-def test_a_control_record_of_an_unknown_version_is_refused() -> None:
+def test_the_decoder_refuses_a_control_record_of_an_unknown_version() -> None:
     with pytest.raises(UnsupportedVersionError):
         decode_control_record(bytes.fromhex("0000 0004"), bytes.fromhex("0001 00"))
 
@@ -97,7 +97,7 @@ def test_varints_around_every_power_of_two_survive_encoding_and_decoding(bits: i
 
 
 @pytest.mark.parametrize("encoded", ["ffffffff10", "ffffffffff01", "8080808080"])
-def test_a_varint_of_more_than_32_bits_is_refused(encoded: str) -> None:
+def test_the_varint_decoder_refuses_a_varint_of_more_than_32_bits(encoded: str) -> None:
     with pytest.raises(ValueError, match="32 bits"):
         read_uvarint(bytes.fromhex(encoded), 0)
 

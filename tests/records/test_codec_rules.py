@@ -209,7 +209,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("values", "path"), REFUSED, ids=lambda x: repr(x)[:40])
-def test_a_value_out_of_range_is_refused_with_an_error_that_names_message_and_field(
+def test_the_encoder_names_message_and_field_of_a_value_out_of_range(
     values: dict[str, object], path: str
 ) -> None:
     message = Sample(**values)  # type: ignore[arg-type]
@@ -218,7 +218,7 @@ def test_a_value_out_of_range_is_refused_with_an_error_that_names_message_and_fi
             encode(message, 3)
 
 
-def test_tagged_fields_are_refused_at_a_version_without_tagged_fields() -> None:
+def test_the_encoder_refuses_tagged_fields_at_a_version_without_tagged_fields() -> None:
     message = Sample(unknown_tagged_fields=((9, b"x"),))
     with pytest.raises(ValueError, match="unknown_tagged_fields"):
         encode_message(message, 1)
@@ -291,14 +291,14 @@ def test_decoding_refuses_an_array_row_that_contains_tagged_fields(count: int) -
         decode_message(Sample, damaged, 3)
 
 
-def test_unknown_tagged_fields_out_of_order_or_repeated_are_refused() -> None:
+def test_the_decoder_refuses_unknown_tagged_fields_out_of_order_or_repeated() -> None:
     topic = encode_message(TopicRecord(name="x", topic_id=ZERO_UUID), 0)
     for tags in ("02 05 00 04 00", "02 05 00 05 00"):
         with pytest.raises(MalformedMessageError, match="after tag 5"):
             decode_message(TopicRecord, topic[:-1] + bytes.fromhex(tags), 0)
 
 
-def test_known_tagged_fields_out_of_order_or_repeated_are_refused() -> None:
+def test_the_decoder_refuses_known_tagged_fields_out_of_order_or_repeated() -> None:
     base = encode_message(Sample(), 3)[:-1]
     for tags in ("02 01 02 0050 01 02 0050", "02 03 02 02 74 01 02 0050", "02 05 00 01 02 0050"):
         with pytest.raises(MalformedMessageError, match="tags at byte"):
@@ -319,7 +319,7 @@ def test_a_field_may_become_a_tagged_field_in_a_later_version() -> None:
     assert encode_message(Moved(), 2) == b"\0"
 
 
-def test_a_known_tagged_field_of_the_wrong_size_is_refused() -> None:
+def test_the_decoder_refuses_a_known_tagged_field_of_the_wrong_size() -> None:
     base = encode_message(Sample(), 3)[:-1]
     for tags in ("01 01 03 0050 00", "01 01 01 00", "01 03 03 02 74 00"):
         with pytest.raises(MalformedMessageError):
@@ -347,7 +347,7 @@ class Numbers(Message, key=4, versions="0", flexible="none"):
     numbers: Array[Int32] = ()
 
 
-def test_an_array_that_extends_past_the_end_of_its_message_is_refused() -> None:
+def test_the_decoder_refuses_an_array_that_extends_past_the_end_of_its_message() -> None:
     encoded = encode_message(Numbers(numbers=(1, 2, 3)), 0)
     assert decode_message(Numbers, encoded, 0) == Numbers(numbers=(1, 2, 3))
     with pytest.raises(MalformedMessageError, match="3 elements of at least 4 bytes, 11 left"):

@@ -54,7 +54,7 @@ def test_decompression_accepts_exactly_the_limit_and_refuses_one_byte_more(codec
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_truncated_compressed_data_is_refused(codec):
+def test_decompression_refuses_truncated_compressed_data(codec):
     packed = compress(codec, SAMPLE)
     for size in (1, 5, 15, 17, 19, 21, len(packed) // 2, len(packed) - 1):
         if codec is Compression.SNAPPY and size == 16:
@@ -104,7 +104,7 @@ def bomb(codec: Compression) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_decompression_bomb_is_refused_before_it_takes_memory(codec):
+def test_decompression_refuses_a_bomb_before_it_takes_memory(codec):
     packed = bomb(codec)
     tracemalloc.start()
     with pytest.raises(DecompressedTooLargeError):
@@ -152,11 +152,11 @@ def test_lz4_compression_writes_the_golden_frame():
     assert packed[-4:] == bytes(4), "end mark"
 
 
-def test_a_single_raw_snappy_block_as_librdkafka_sends_is_decompressed():
+def test_esker_decompresses_a_single_raw_snappy_block_as_librdkafka_sends_it():
     assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(SAMPLE))) == SAMPLE
 
 
-def test_gzip_data_of_several_members_is_decompressed():
+def test_esker_decompresses_gzip_data_of_several_members():
     packed = gzip.compress(b"one, ") + gzip.compress(b"two")
     assert decompress(Compression.GZIP, packed) == b"one, two"
     with pytest.raises(DecompressedTooLargeError):

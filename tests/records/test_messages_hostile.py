@@ -136,7 +136,7 @@ HUGE_COUNTS = [  # message, version, field, bytes: every array claims about 2^31
 @pytest.mark.parametrize(
     ("cls", "version", "field", "data"), HUGE_COUNTS, ids=lambda x: getattr(x, "__name__", None)
 )
-def test_an_array_count_beyond_the_message_is_refused_before_memory_is_taken(
+def test_the_decoder_refuses_an_array_count_beyond_the_message_before_memory_is_taken(
     cls: type[Message], version: int, field: str, data: str
 ) -> None:
     raw = bytes.fromhex(data)
@@ -167,12 +167,12 @@ def test_a_decoding_error_names_message_field_and_byte() -> None:
     )
 
 
-def test_a_string_field_that_is_not_utf_8_is_refused() -> None:
+def test_the_decoder_refuses_a_string_field_that_is_not_utf_8() -> None:
     with pytest.raises(MalformedMessageError, match=r"name at byte .*: not UTF-8"):
         decode_message(TopicRecord, bytes.fromhex("02 ff") + bytes(17), 0)
 
 
-def test_decoding_at_an_undeclared_version_is_refused() -> None:
+def test_the_decoder_refuses_an_undeclared_version() -> None:
     with pytest.raises(UnsupportedVersionError, match="TopicRecord has versions 0, not 1"):
         decode_message(TopicRecord, b"", 1)
     record = TopicRecord(name="x", topic_id=ZERO_UUID)
@@ -191,7 +191,7 @@ def test_the_search_for_the_error_in_a_huge_malformed_message_stops_at_a_limit()
     assert caught.value.reason == "malformed from here on; not examined further"
 
 
-def test_damage_late_in_a_message_of_ordinary_size_is_explained_with_its_field() -> None:
+def test_the_decoder_names_the_field_of_damage_late_in_a_message_of_ordinary_size() -> None:
     columns = {
         field.name: (0,) * 5_000
         for field in ObjectCommitRecord.schema().fields

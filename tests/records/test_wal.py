@@ -93,7 +93,9 @@ def test_a_wal_object_has_its_golden_bytes() -> None:
 
 
 @given(st.integers(0), st.integers(0, 7))
-def test_a_flipped_bit_anywhere_in_a_wal_object_is_detected(position: int, bit: int) -> None:
+def test_the_wal_reader_detects_a_flipped_bit_anywhere_in_a_wal_object(
+    position: int, bit: int
+) -> None:
     whole = bytearray(two_partitions())
     whole[position % len(whole)] ^= 1 << bit
     with pytest.raises(RecordError):
@@ -101,7 +103,7 @@ def test_a_flipped_bit_anywhere_in_a_wal_object_is_detected(position: int, bit: 
 
 
 @given(st.integers(1))
-def test_a_truncated_wal_object_is_detected(size_bytes: int) -> None:
+def test_the_wal_reader_detects_a_truncated_wal_object(size_bytes: int) -> None:
     whole = two_partitions()
     with pytest.raises(DamagedObjectError):
         read_footer(whole[: size_bytes % len(whole)])
@@ -113,7 +115,7 @@ def test_reading_random_bytes_as_a_wal_object_raises_an_error(data: bytes) -> No
         read_footer(data)
 
 
-def test_an_invalid_wal_footer_with_a_valid_checksum_is_refused() -> None:
+def test_the_wal_reader_refuses_an_invalid_footer_with_a_valid_checksum() -> None:
     row = [ONE.bytes, 0, 0, 1, 1, 1, crc32c(b"x")]
     good = [1, CLUSTER, 7, 3, 40, [row]]
     read_footer(with_footer(good, b"x"))
@@ -145,7 +147,7 @@ def test_an_invalid_wal_footer_with_a_valid_checksum_is_refused() -> None:
             read_footer(with_footer(bad, b"x"))
 
 
-def test_a_wal_footer_whose_counts_contradict_the_batches_is_refused() -> None:
+def test_the_wal_reader_refuses_a_footer_whose_counts_contradict_the_batches() -> None:
     whole = an_object([PartitionBatches(ONE, 0, [batch(b"a", b"b")], 3)])
     row = read_footer(whole).partitions[0]
     with pytest.raises(DamagedObjectError, match="2 records"):
@@ -166,7 +168,7 @@ SHAPES = st.recursive(
     fields=SHAPES | st.lists(SHAPES, min_size=6, max_size=6).map(lambda rest: [1, *rest[1:]]),
     data=st.binary(max_size=3),
 )
-def test_an_arbitrary_wal_footer_with_a_valid_checksum_is_parsed_or_refused(
+def test_the_wal_reader_parses_or_refuses_an_arbitrary_footer_with_a_valid_checksum(
     fields: object, data: bytes
 ) -> None:
     with contextlib.suppress(DamagedObjectError):
@@ -174,7 +176,7 @@ def test_an_arbitrary_wal_footer_with_a_valid_checksum_is_parsed_or_refused(
 
 
 @given(st.binary(max_size=60))
-def test_arbitrary_bytes_as_a_wal_footer_are_parsed_or_refused(footer: bytes) -> None:
+def test_the_wal_reader_parses_or_refuses_arbitrary_bytes_as_a_footer(footer: bytes) -> None:
     trailer = TRAILER.pack(len(footer), crc32c(footer), len(footer) + TRAILER.size, b"EskrWAL1")
     with contextlib.suppress(DamagedObjectError):
         read_footer(footer + trailer)

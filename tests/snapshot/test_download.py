@@ -135,7 +135,7 @@ def test_a_checkpoint_download_replaces_the_partial_file_of_another_snapshot():
     assert store.receive(ID).position == 0
 
 
-def test_a_checkpoint_smaller_than_the_partial_file_is_refused_and_the_file_discarded():
+def test_a_download_refuses_a_checkpoint_smaller_than_its_partial_file_and_discards_the_file():
     disk = new_disk()
     store = shelf_on(disk)
     fetch(store, limit=4).keep()
@@ -167,12 +167,12 @@ def test_an_invalid_fetch_snapshot_chunk_discards_the_partial_checkpoint_file(
 
 
 @pytest.mark.parametrize("size", [-1, -(1 << 63)])
-def test_a_chunk_with_a_negative_checkpoint_size_is_refused(size):
+def test_a_checkpoint_download_refuses_a_chunk_with_a_negative_checkpoint_size(size):
     download = shelf_on(new_disk()).receive(ID)
     reject(download, 0, SnapshotChunk(size, b""), "bytes up to 0")
 
 
-def test_a_checkpoint_larger_than_the_free_disk_space_is_refused_at_its_first_chunk():
+def test_a_download_refuses_a_checkpoint_larger_than_the_free_disk_space_at_its_first_chunk():
     disk = new_disk()
     disk.capacity_bytes = 10_000
     store = shelf_on(disk)
@@ -200,7 +200,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
-def test_an_invalid_downloaded_file_is_never_renamed_to_a_checkpoint(data):
+def test_a_checkpoint_download_never_renames_an_invalid_file_to_a_checkpoint(data):
     disk = new_disk()
     store = shelf_on(disk)
     download = store.receive(ID)
@@ -213,7 +213,7 @@ def test_an_invalid_downloaded_file_is_never_renamed_to_a_checkpoint(data):
     assert disk.content(PATH) == WHOLE
 
 
-def test_a_checkpoint_joined_from_two_leaders_files_is_detected_and_fetched_again():
+def test_a_download_detects_a_checkpoint_joined_from_two_leaders_files_and_fetches_it_again():
     """Each batch is sound and in its place; only the footer knows.
 
     Source: docs/design/snapshots.md#fetching-a-snapshot.
@@ -243,7 +243,7 @@ def _resealed(batch: bytes) -> bytes:
     return batch[:17] + crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
 
 
-def test_a_checkpoint_of_a_java_leader_is_accepted_without_eskers_footer_fields():
+def test_a_download_accepts_a_checkpoint_of_a_java_leader_without_eskers_footer_fields():
     data = as_kafka_closes(header_batch() + data_batch(3, base_offset=1))
     disk = new_disk()
     install(shelf_on(disk), data)

@@ -167,7 +167,7 @@ def test_a_checkpoint_request_for_a_state_that_has_a_checkpoint_returns_that_che
     assert node.host.generated == 1
 
 
-def test_a_checkpoint_requested_during_another_checkpoint_holds_all_records_applied_so_far():
+def test_a_checkpoint_requested_during_another_checkpoint_holds_all_records_applied_until_then():
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()
@@ -654,7 +654,7 @@ def test_a_state_machine_ahead_of_the_high_watermark_answers_no_read():
 
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("end_offset", [41, 17])
-def test_a_stored_state_whose_last_epoch_differs_from_the_log_is_reported_as_a_fork(
+def test_the_state_machine_host_reports_a_stored_state_with_another_last_epoch_as_a_fork(
     end_offset, snapshot
 ):
     """Only committed records are applied: the log has lost them, and nothing is reset."""
@@ -672,7 +672,7 @@ def test_a_stored_state_whose_last_epoch_differs_from_the_log_is_reported_as_a_f
     assert (machine.resets, machine.applied) == (0, (end_offset, 9))
 
 
-def test_a_host_whose_stored_state_is_ahead_of_a_log_without_its_tail_reports_no_fork():
+def test_a_state_machine_host_whose_state_is_ahead_of_the_logs_end_reports_no_fork():
     node, machine = persistent_node()
     node.log.restart()
     tail = node.log._stored.pop()

@@ -113,7 +113,7 @@ def power_losses() -> None:
 
 
 def another_history() -> None:
-    test_host.test_a_stored_state_whose_last_epoch_differs_from_the_log_is_reported_as_a_fork(
+    test_host.test_the_state_machine_host_reports_a_stored_state_with_another_last_epoch_as_a_fork(
         41, snapshot=False
     )
 
@@ -125,7 +125,7 @@ STORIES: list[tuple[Patch, Callable[[], None]]] = [
     ),
     (
         installs_before_verifying,
-        test_download.test_a_checkpoint_joined_from_two_leaders_files_is_detected_and_fetched_again,
+        test_download.test_a_download_detects_a_checkpoint_joined_from_two_leaders_files_and_fetches_it_again,
     ),
     (
         loads_what_it_is_announced,

@@ -42,11 +42,11 @@ def test_a_checkpoint_id_survives_formatting_and_parsing_of_its_file_name(snapsh
         "bootstrap.checkpoint",
     ],
 )
-def test_a_malformed_file_name_is_not_parsed_as_the_name_of_a_checkpoint(name):
+def test_the_parser_of_checkpoint_names_refuses_a_malformed_file_name(name):
     assert parse_checkpoint_name(name) is None
 
 
-def test_complete_checkpoints_are_listed_oldest_first_without_partial_files():
+def test_list_checkpoints_returns_complete_checkpoints_oldest_first_without_partial_files():
     disk = new_disk()
     ids = [OffsetAndEpoch(9, 1), OffsetAndEpoch(10, 1), OffsetAndEpoch(10, 2)]
     for snapshot_id in reversed(ids):
@@ -83,7 +83,7 @@ def test_a_deleted_checkpoint_is_not_listed_and_its_open_reader_continues():
         assert len(list(reader.records())) == 2
 
 
-def test_a_partial_checkpoint_file_grows_by_chunks_and_is_resumed_after_a_restart():
+def test_a_partial_checkpoint_file_grows_by_chunks_and_can_be_resumed_after_a_restart():
     data = written(5)
     disk = new_disk()
     disk.replace(PATH, data)

@@ -81,36 +81,36 @@ def test_verification_refuses_a_misplaced_batch_and_names_its_position(content, 
         ({"content_crc": -1}, "crc of all before the footer"),
     ],
 )
-def test_a_checkpoint_footer_with_a_wrong_count_or_checksum_is_refused(lie, reason):
+def test_verification_refuses_a_checkpoint_footer_with_a_wrong_count_or_checksum(lie, reason):
     error = refused(closed(GOOD, **lie))
     assert error.position == len(GOOD)
     assert reason in error.reason
 
 
-def test_a_checkpoint_without_a_footer_is_reported_as_truncated():
+def test_verification_reports_a_checkpoint_without_a_footer_as_truncated():
     error = refused(GOOD)
     assert isinstance(error, TruncatedFileError)
     assert (error.position, error.reason) == (len(GOOD), "ends without a snapshot footer")
 
 
-def test_an_empty_checkpoint_file_is_reported_as_truncated():
+def test_verification_reports_an_empty_checkpoint_file_as_truncated():
     error = refused(b"")
     assert isinstance(error, TruncatedFileError)
     assert "header" in error.reason
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"\xff" * 100, header_batch(), closed(GOOD)])
-def test_a_checkpoint_with_bytes_after_its_footer_is_refused(tail):
+def test_verification_refuses_a_checkpoint_with_bytes_after_its_footer(tail):
     for whole in (closed(GOOD), as_kafka_closes(GOOD)):
         assert refused(whole + tail).reason == f"{len(tail)} bytes after the footer"
 
 
-def test_a_checkpoint_footer_batch_with_a_second_record_is_refused():
+def test_verification_refuses_a_checkpoint_footer_batch_with_a_second_record():
     both = control_batch(SnapshotFooterRecord(), SnapshotFooterRecord(), base_offset=6)
     assert "in the middle" in refused(GOOD + both).reason
 
 
-def test_a_checkpoint_joined_from_two_downloads_is_refused():
+def test_verification_refuses_a_checkpoint_joined_from_two_downloads():
     """Every batch is sound and in place: only the footer's checksum can tell."""
     later = SnapshotHeaderRecord(last_contained_log_timestamp=TIME + 1)
     mine = closed(GOOD)
@@ -124,20 +124,20 @@ def test_a_checkpoint_joined_from_two_downloads_is_refused():
     assert "crc of all before the footer" in refused(joined).reason
 
 
-def test_a_checkpoint_whose_file_name_has_another_epoch_is_refused():
+def test_verification_refuses_a_checkpoint_whose_file_name_has_another_epoch():
     other = DIRECTORY / checkpoint_name(OffsetAndEpoch(57, 4))
     assert "epoch 3, expected 4" in refused(closed(GOOD), other).reason
     unnamed = DIRECTORY / "copy.checkpoint"
     assert verified(closed(GOOD), unnamed).epoch == 3
 
 
-def test_a_checkpoint_with_a_transactional_batch_is_refused():
+def test_verification_refuses_a_checkpoint_with_a_transactional_batch():
     values = [(None, NO_OP, TIME, ())]
     marked = bytes(build_batch(values, base_offset=1, leader_epoch=3, attributes=TRANSACTIONAL))
     assert "no meaning" in refused(closed(header_batch() + marked)).reason
 
 
-def test_a_checkpoint_with_a_malformed_record_is_refused_with_the_records_offset():
+def test_verification_refuses_a_checkpoint_with_a_malformed_record_and_names_its_offset():
     for value, cause in ((b"\x01\x02\x00", RecordError), (b"\x01\x8f\x4e\x00", UnknownRecordError)):
         batch = build_value_batch([NO_OP, value], base_offset=1, leader_epoch=3, timestamp=TIME)
         error = refused(closed(header_batch() + bytes(batch)))
@@ -155,7 +155,7 @@ def test_a_checkpoint_with_a_malformed_record_is_refused_with_the_records_offset
         ((None, NO_OP, TIME + 1, ()), "a time of its own"),
     ],
 )
-def test_a_checkpoint_with_a_record_that_kafka_cannot_read_is_refused(record, reason):
+def test_verification_refuses_a_checkpoint_with_a_record_that_kafka_cannot_read(record, reason):
     batch = build_batch([(None, NO_OP, TIME, ()), record], base_offset=1, leader_epoch=3)
     error = refused(closed(header_batch() + bytes(batch)))
     assert (error.position, error.offset) == (HEADER_BYTES, 2)
@@ -163,14 +163,14 @@ def test_a_checkpoint_with_a_record_that_kafka_cannot_read_is_refused(record, re
 
 
 @pytest.mark.parametrize("close", [closed, as_kafka_closes])
-def test_a_checkpoint_cut_at_any_byte_is_refused(close):
+def test_verification_refuses_a_checkpoint_cut_at_any_byte(close):
     whole = close(GOOD)
     for size in range(len(whole)):
         assert isinstance(refused(whole[:size]), TruncatedFileError), f"cut at {size}"
 
 
 @pytest.mark.parametrize("close", [closed, as_kafka_closes])
-def test_a_flipped_bit_anywhere_in_a_checkpoint_is_detected(close):
+def test_verification_detects_a_flipped_bit_anywhere_in_a_checkpoint(close):
     whole = close(GOOD)
     starts = [batch.position for batch in iter_batches(whole)]
     for i in range(len(whole)):

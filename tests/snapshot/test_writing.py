@@ -59,7 +59,7 @@ def test_two_checkpoints_of_the_same_state_have_the_same_bytes():
     assert written(9) == written(9)
 
 
-def test_a_checkpoint_written_by_kafka_is_read_with_its_origin():
+def test_the_checkpoint_reader_names_kafka_as_the_origin_of_a_checkpoint_that_kafka_wrote():
     content = header_batch(KRAFT_VERSION, VOTERS) + data_batch(3, base_offset=3)
     found = verified(as_kafka_closes(content))
     assert (found.record_count, found.origin) == (3, Origin.KAFKA)
@@ -113,7 +113,7 @@ def test_writing_a_large_checkpoint_takes_constant_memory(tmp_path):
     assert peak < 3_000_000, f"{peak} bytes at once"
 
 
-def test_each_recorded_checkpoint_of_kafka_is_verified_and_recognized_as_kafkas():
+def test_verification_accepts_each_recorded_checkpoint_of_kafka_and_recognizes_its_origin():
     found = {
         path: verify_checkpoint(RealFileSystem(), path, decode=True)
         for path in Recording(RECORDED).checkpoints()
@@ -147,11 +147,11 @@ def test_a_checkpoints_header_keeps_the_newest_epochs_that_its_writer_was_given(
 
 
 @pytest.mark.parametrize("pairs", [((3, 0), (1, 40)), ((1, 40), (3, 40)), ((-1, 0), (2, 5))])
-def test_a_checkpoint_header_whose_epochs_are_out_of_order_is_read_as_one_without_epochs(pairs):
+def test_the_checkpoint_reader_ignores_header_epochs_that_are_out_of_order(pairs):
     assert epochs_of(named(*pairs)) == ()
     assert verified(named(*pairs)).preamble.epochs == ()
 
 
-def test_no_epochs_are_read_from_a_checkpoint_whose_header_is_damaged():
+def test_the_checkpoint_reader_returns_no_epochs_from_a_damaged_header():
     assert epochs_of(named((1, 0))[:-40]) == ((1, 0),), "only its header is read"
     assert epochs_of(b"damaged" + named((1, 0))) == ()

@@ -48,7 +48,7 @@ INTERESTING = [b"\0", b"\xff", b"\x7f", b"\x80", b"\xff" * 4, b"\x7f\xff\xff\xff
 
 
 @pytest.mark.timeout(SECONDS + 120)
-def test_the_damage_of_mutated_log_directories_is_repaired_or_reported():
+def test_log_recovery_repairs_or_reports_the_damage_of_mutated_log_directories():
     originals = [our_files(), *map(recorded_files, sorted(RECORDED.glob("*/__cluster*")))]
 
     def one(rng: random.Random) -> None:

@@ -118,7 +118,7 @@ def test_a_retention_plan_counts_as_large_if_it_removes_a_large_share_of_live_by
     assert not plan(row(0), live_bytes=400).is_large
 
 
-def test_every_row_of_a_retention_plan_is_sent_to_its_coordinator(tmp_path: Path) -> None:
+def test_the_retention_job_sends_every_row_of_a_plan_to_its_coordinator(tmp_path: Path) -> None:
     coordinators = Coordinators()
     made = plan(row(0), row(1, topic_id=OTHER), row(2), row(3, coordinator=4))
     outcome = applied(made, tmp_path / "journal", coordinators)
@@ -167,7 +167,7 @@ class Reluctant(Coordinators):
         return ApplyRetentionResponse(responses=(told,))
 
 
-def test_a_partly_applied_retention_plan_row_is_sent_again_until_it_is_complete(
+def test_the_retention_job_sends_a_partly_applied_plan_row_again_until_it_is_complete(
     tmp_path: Path,
 ) -> None:
     made, coordinators = plan(row(0), row(1), row(2)), Reluctant({})
@@ -188,7 +188,7 @@ def test_the_plan_journal_distinguishes_partly_applied_rows_from_refused_rows(
 
 
 @pytest.mark.parametrize(("busy", "why"), [(20, None), (200, "COORDINATOR_NOT_AVAILABLE")])
-def test_retention_requests_to_a_busy_coordinator_are_retried_a_limited_number_of_times(
+def test_the_retention_job_repeats_requests_to_a_busy_coordinator_a_limited_number_of_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: int, why: str | None
 ) -> None:
     monkeypatch.setattr(applying, "WAIT_S", 0.0)
@@ -203,7 +203,7 @@ def test_a_retention_plan_whose_rows_have_all_expired_is_stale(tmp_path: Path) -
     assert outcome.is_stale()
 
 
-def test_the_number_of_retention_plan_rows_in_a_request_is_limited(tmp_path: Path) -> None:
+def test_the_retention_job_limits_the_number_of_plan_rows_in_a_request(tmp_path: Path) -> None:
     coordinators = Coordinators()
     outcome = applied(plan(*map(row, range(5))), tmp_path / "j", coordinators, 2)
     assert len(outcome.applied) == 5
@@ -236,7 +236,7 @@ def test_applying_a_retention_plan_after_a_kill_continues_where_its_journal_ends
     assert len(coordinators.requests) == 4, "and nothing is left to ask"
 
 
-def test_retention_plan_rows_without_an_answer_are_sent_again_by_the_next_run(
+def test_the_next_run_of_the_retention_job_sends_plan_rows_without_an_answer_again(
     tmp_path: Path,
 ) -> None:
     made, coordinators = plan(row(0), row(1, coordinator=1)), Coordinators()
@@ -251,7 +251,7 @@ def test_retention_plan_rows_without_an_answer_are_sent_again_by_the_next_run(
 
 
 @pytest.mark.parametrize("code", sorted(NO_ANSWER))
-def test_retention_plan_rows_are_sent_again_after_a_broker_found_no_coordinator(
+def test_the_retention_job_sends_plan_rows_again_after_a_broker_found_no_coordinator(
     tmp_path: Path, code: int
 ) -> None:
     """A broker that reaches no coordinator reports an error for every row; they are sent again."""
@@ -275,21 +275,21 @@ def test_a_retention_plan_that_another_cluster_refused_still_applies_to_its_own_
     assert (outcome.applied, outcome.refused) == ({0: 10, 1: 11}, {})
 
 
-def test_a_retention_plan_that_expires_while_it_is_applied_is_reported_as_stale(
+def test_the_retention_job_reports_a_plan_that_expires_while_it_is_applied_as_stale(
     tmp_path: Path,
 ) -> None:
     outcome = applied(plan(row(0), row(1), row(2)), tmp_path / "j", Coordinators({1: 44, 2: 32}))
     assert outcome.is_stale()
 
 
-def test_a_journal_of_another_retention_plan_is_refused(tmp_path: Path) -> None:
+def test_the_retention_job_refuses_a_journal_of_another_plan(tmp_path: Path) -> None:
     applied(plan(row(0)), tmp_path / "j", Coordinators())
     with pytest.raises(ValueError, match="journal of plan"):
         applied(plan(row(1)), tmp_path / "j", Coordinators())
 
 
 @pytest.mark.parametrize("line", ["{}", "hello", "[]", "7"])
-def test_an_invalid_journal_of_a_retention_plan_is_refused(tmp_path: Path, line: str) -> None:
+def test_the_retention_job_refuses_an_invalid_journal_of_a_plan(tmp_path: Path, line: str) -> None:
     (tmp_path / "j").write_text(line + "\n")
     with pytest.raises(ValueError, match="is not a plan's journal"):
         applied(plan(row(0)), tmp_path / "j", Coordinators())

@@ -107,7 +107,7 @@ def test_the_archive_command_verifies_an_archive_without_access_to_the_logs(
     assert told.splitlines()[-1].endswith("1 faults")
 
 
-def test_lost_offsets_are_reported_by_the_archive_pass_and_by_every_later_verification(
+def test_the_archive_pass_and_every_later_verification_report_lost_offsets(
     node: Node, tmp_path: Path
 ) -> None:
     out = tmp_path / "archive"
@@ -126,7 +126,9 @@ def test_lost_offsets_are_reported_by_the_archive_pass_and_by_every_later_verifi
     assert f"offsets {archived} to {at - 1} were lost" in told
 
 
-def test_invalid_archive_options_are_refused_with_one_sentence(node: Node, tmp_path: Path) -> None:
+def test_the_archive_command_refuses_invalid_options_with_one_sentence(
+    node: Node, tmp_path: Path
+) -> None:
     out = tmp_path / "archive"
     run("--out", out, "--log-dir", node.directory)
     other = Node(tmp_path / "other")

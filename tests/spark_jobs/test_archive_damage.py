@@ -199,7 +199,7 @@ def test_manifests_and_plans_survive_encoding_and_decoding(
 
 
 @pytest.mark.parametrize("junk", [None, "x y", -1, 1.5, True, [], {}, "../.."])
-def test_impossible_values_in_archive_manifests_and_plans_are_refused(
+def test_the_archive_reader_refuses_impossible_values_in_manifests_and_plans(
     logs: FileLogs, store: ObjectStore, junk: object
 ) -> None:
     """Every value of a manifest and of a plan is replaced by an impossible one."""
@@ -235,7 +235,7 @@ def test_archiving_an_empty_batch_raises_an_error_with_its_offset(
         one_pass(logs, store)
 
 
-def test_an_archived_file_larger_than_in_its_manifest_is_not_read(
+def test_the_archive_reader_does_not_read_a_file_larger_than_in_its_manifest(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     one_pass(logs, store)
@@ -245,7 +245,9 @@ def test_an_archived_file_larger_than_in_its_manifest_is_not_read(
         raw(store)
 
 
-def test_an_archive_on_s3_is_written_verified_and_read(logs: FileLogs, s3_endpoint: str) -> None:
+def test_an_archive_on_s3_can_be_written_verified_and_read(
+    logs: FileLogs, s3_endpoint: str
+) -> None:
     config = new_bucket(s3_endpoint)
     options = StoreOptions(config.endpoint_url, config.region)
     store = open_store(f"s3://{config.bucket}/archive", options)

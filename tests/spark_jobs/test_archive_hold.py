@@ -152,7 +152,7 @@ def test_a_running_archive_job_holds_the_log_start_back_up_to_a_maximum_lag(
     assert files, "no replica has such a checkpoint"
 
 
-def test_the_archived_offset_is_announced_to_a_new_leader(
+def test_an_archive_job_announces_its_archived_offset_to_a_new_leader(
     cluster: Cluster, store: ObjectStore
 ) -> None:
     """The archive is soft state: no record mentions it, and none is needed."""

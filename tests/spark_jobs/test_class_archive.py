@@ -30,7 +30,7 @@ def write(path: Path, size: int = LEAST_BYTES) -> None:
         file.truncate(size)
 
 
-def test_a_jvm_class_archive_is_written_once_and_then_used_by_later_jvms(
+def test_the_first_jvm_writes_a_class_archive_that_later_jvms_use(
     archive: ClassArchive,
 ) -> None:
     assert not archive.is_whole()
@@ -43,7 +43,7 @@ def test_a_jvm_class_archive_is_written_once_and_then_used_by_later_jvms(
 
 
 @pytest.mark.parametrize("change", [b"", b"short", b"\0" * (LEAST_BYTES + 1), b"x" * LEAST_BYTES])
-def test_a_changed_class_archive_is_deleted_and_not_used(
+def test_esker_deletes_a_changed_class_archive_and_does_not_use_it(
     archive: ClassArchive, change: bytes
 ) -> None:
     write(archive.writing)
@@ -53,7 +53,9 @@ def test_a_changed_class_archive_is_deleted_and_not_used(
     assert list(archive.file.parent.iterdir()) == []
 
 
-def test_a_class_archive_without_its_checksum_file_is_not_used(archive: ClassArchive) -> None:
+def test_esker_does_not_use_a_class_archive_without_its_checksum_file(
+    archive: ClassArchive,
+) -> None:
     """The machine stopped after writing the archive and before its mark."""
     write(archive.file)
     assert not archive.is_whole()
@@ -64,7 +66,7 @@ def test_a_class_archive_without_its_checksum_file_is_not_used(archive: ClassArc
 
 
 @pytest.mark.parametrize(("size", "exit_code"), [(LEAST_BYTES, 1), (LEAST_BYTES - 1, 0)])
-def test_a_class_archive_that_a_jvm_wrote_incompletely_is_deleted(
+def test_esker_deletes_a_class_archive_that_a_jvm_wrote_incompletely(
     archive: ClassArchive, size: int, exit_code: int
 ) -> None:
     write(archive.writing, size)
@@ -94,7 +96,7 @@ def test_a_jvm_that_ends_without_writing_its_class_archive_causes_no_error(
     assert not archive.is_whole()
 
 
-def test_no_class_archive_is_written_to_a_full_disk(
+def test_esker_writes_no_class_archive_to_a_full_disk(
     archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Usage(NamedTuple):
@@ -104,7 +106,7 @@ def test_no_class_archive_is_written_to_a_full_disk(
     assert archive.writing_options() == ()
 
 
-def test_no_class_archive_is_used_in_an_unwritable_directory(tmp_path: Path) -> None:
+def test_esker_uses_no_class_archive_in_an_unwritable_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     nowhere = tmp_path / "file" / "classes"
     assert ClassArchive(nowhere / "a.jsa", nowhere / "a.1.new").writing_options() == ()
@@ -112,7 +114,7 @@ def test_no_class_archive_is_used_in_an_unwritable_directory(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("which", ["classes", "cache"])
 @pytest.mark.parametrize("taken", ["group", "others", "linked", "another user's"])
-def test_no_class_archive_is_used_in_a_directory_that_other_users_can_write_to(
+def test_esker_uses_no_class_archive_in_a_directory_that_other_users_can_write_to(
     archive: ClassArchive, monkeypatch: pytest.MonkeyPatch, which: str, taken: str
 ) -> None:
     """It is code, and a user who can write it can write its checksum."""
@@ -134,7 +136,7 @@ def test_no_class_archive_is_used_in_a_directory_that_other_users_can_write_to(
     assert archive.file.exists()  # nor is anything removed there
 
 
-def test_old_class_archives_and_temporary_files_are_deleted(archive: ClassArchive) -> None:
+def test_esker_deletes_old_class_archives_and_temporary_files(archive: ClassArchive) -> None:
     directory = archive.file.parent
     for number in range(KEPT + 2):
         write(directory / f"java-0.{number}.jsa")

@@ -120,7 +120,7 @@ def test_the_search_for_lost_objects_reports_only_missing_objects_and_their_offs
     assert {one.topic for one in found.affected} <= {"t1", "t2"}
 
 
-def test_an_object_deleted_between_reading_the_log_and_listing_the_store_is_not_reported_lost(
+def test_the_search_reports_no_loss_of_an_object_deleted_between_log_reading_and_listing(
     life: Stored,
 ) -> None:
     used = life.used()
@@ -139,7 +139,7 @@ def test_an_object_deleted_between_reading_the_log_and_listing_the_store_is_not_
     assert (found.looked_for, found.retired) == (len(used), len(used))
 
 
-def test_an_object_that_is_missing_only_in_the_store_listing_is_not_reported_lost(
+def test_the_search_reports_no_loss_of_an_object_that_is_missing_only_in_the_listing(
     life: Stored,
 ) -> None:
     hidden = life.used()[0]

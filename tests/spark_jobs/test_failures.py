@@ -74,7 +74,7 @@ MET = [
 
 
 @pytest.mark.parametrize(("said", "sentence"), MET)
-def test_each_spark_failure_in_the_table_of_failures_is_explained_with_a_remedy(
+def test_esker_explains_each_spark_failure_in_its_table_of_failures_with_a_remedy(
     said: str, sentence: str
 ) -> None:
     assert str(find_failure(said)).startswith(sentence)
@@ -98,7 +98,7 @@ def test_the_explanation_of_a_spark_failure_uses_the_last_of_chained_worker_erro
     assert found == ("CorruptBatchError", "at 9")
 
 
-def test_an_unknown_spark_failure_is_shortened_to_its_first_line() -> None:
+def test_esker_shortens_an_unknown_spark_failure_to_its_first_line() -> None:
     assert str(explain(ValueError("no\nand more"))) == "Spark failed: no"
     assert str(explain(ValueError(""))) == "Spark failed: ValueError"
     java = Exception("An error occurred while calling o1.x.\n: java.lang.Exception: why\n\tat x")
@@ -106,7 +106,7 @@ def test_an_unknown_spark_failure_is_shortened_to_its_first_line() -> None:
     assert len(str(explain(ValueError("x" * 10_000)))) < 600
 
 
-def test_a_spark_error_without_text_is_explained_by_the_death_of_the_jvm() -> None:
+def test_esker_explains_a_spark_error_without_text_by_the_death_of_the_jvm() -> None:
     class OfTheJvm(Exception):
         def __str__(self) -> str:
             raise ConnectionRefusedError(111, "Connection refused")
@@ -114,7 +114,7 @@ def test_a_spark_error_without_text_is_explained_by_the_death_of_the_jvm() -> No
     assert explain(OfTheJvm()).sentence == "Spark's JVM has died"
 
 
-def test_a_spark_failure_is_explained_by_the_output_of_the_jvm() -> None:
+def test_esker_explains_a_spark_failure_by_the_output_of_the_jvm() -> None:
     error = explain(RuntimeError("[JAVA_GATEWAY_EXITED]"), "Could not reserve enough space")
     assert "memory" in error.sentence
 

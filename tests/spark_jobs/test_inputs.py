@@ -40,7 +40,7 @@ def mark(log_dir: Path, cluster: int, diskless: int) -> None:
     write_high_watermarks(RealFileSystem(), log_dir, marks)
 
 
-def test_a_log_directory_without_a_quorum_is_read_up_to_its_saved_high_watermark(
+def test_a_job_reads_a_log_directory_without_a_quorum_up_to_its_saved_high_watermark(
     log_dir: Path,
 ) -> None:
     mark(log_dir, 7, 1_000)
@@ -54,7 +54,7 @@ def test_a_log_directory_without_a_quorum_is_read_up_to_its_saved_high_watermark
     assert log.end_offset() == 9  # as of now
 
 
-def test_a_log_without_a_saved_high_watermark_is_not_read(log_dir: Path) -> None:
+def test_a_job_does_not_read_a_log_without_a_saved_high_watermark(log_dir: Path) -> None:
     with pytest.raises(LogsError, match="the high watermark of __cluster_metadata-0 is not"):
         open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
     (log_dir / HIGH_WATERMARKS_FILE).write_text("0\n1\nnonsense\n")
@@ -62,7 +62,7 @@ def test_a_log_without_a_saved_high_watermark_is_not_read(log_dir: Path) -> None
         open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
 
 
-def test_a_torn_log_end_is_ignored_and_a_damaged_committed_record_is_an_error(
+def test_a_job_ignores_a_torn_log_end_and_fails_on_a_damaged_committed_record(
     log_dir: Path,
 ) -> None:
     path = log_dir / CLUSTER_METADATA / segment_name(0)

@@ -57,7 +57,7 @@ def test_an_inventory_manifest_lists_the_objects_below_the_stores_prefix(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "data/b.csv.gz"])
-def test_an_inventory_with_a_truncated_or_missing_file_is_refused(
+def test_a_job_refuses_an_inventory_with_a_truncated_or_missing_file(
     name: str, tmp_path: Path
 ) -> None:
     path = manifest(tmp_path)
@@ -80,7 +80,7 @@ def test_an_inventory_with_a_truncated_or_missing_file_is_refused(
         {"creationTimestamp": "yesterday"},
     ],
 )
-def test_an_inventory_manifest_with_unexpected_fields_is_refused(
+def test_a_job_refuses_an_inventory_manifest_with_unexpected_fields(
     other: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(InventoryError):

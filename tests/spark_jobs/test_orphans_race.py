@@ -204,7 +204,7 @@ def test_live_objects_stay_if_either_job_or_coordinator_checks_that_they_are_liv
     now(Race(3, tmp_path, AT_ONCE).run())
 
 
-def test_live_objects_are_deleted_if_neither_job_nor_coordinator_checks_that_they_are_live(
+def test_live_objects_are_lost_if_neither_job_nor_coordinator_checks_that_they_are_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     careless_job(monkeypatch)

@@ -127,7 +127,7 @@ def test_a_job_refuses_a_cluster_id_that_could_be_used_as_a_path(
 
 
 @pytest.mark.parametrize("taken", ["writable", "linked"])
-def test_checkpoint_copies_in_a_directory_writable_by_others_are_refused(
+def test_a_job_refuses_checkpoint_copies_in_a_directory_that_others_can_write_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

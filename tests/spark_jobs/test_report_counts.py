@@ -286,7 +286,7 @@ def test_the_throughput_table_of_the_report_adds_up_small_producers_as_others(
 # --- the cube -----------------------------------------------------------------------------------
 
 
-def test_merging_merged_report_rows_again_does_not_change_them() -> None:
+def test_the_report_does_not_change_when_it_merges_merged_rows_again() -> None:
     parts = [rows("topic", 2, name=["a", "b"], bytes=[1, 2], lowest=[5, 6], highest=[5, 6]),
              rows("topic", 1, name="a", bytes=[10], lowest=[3], highest=[9])]  # fmt: skip
     once = merge_rows(parts)

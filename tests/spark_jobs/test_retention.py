@@ -222,7 +222,7 @@ def test_a_log_with_records_of_unknown_types_prevents_a_retention_plan() -> None
         digest_records([(position, newer)])
 
 
-def test_a_damaged_cached_digest_is_computed_again(tmp_path: Path) -> None:
+def test_the_retention_job_computes_a_damaged_cached_digest_again(tmp_path: Path) -> None:
     worlds, state = two_topics(tmp_path)
     worlds.set(settings_of(state, retention_ms=0))
     kept = DigestCache(tmp_path / "digests")
@@ -289,7 +289,9 @@ def test_a_retention_plan_for_a_replaced_log_does_not_use_the_former_logs_digest
     assert not make_plan(worlds, now_ms=10_000, digest_cache=kept).rows
 
 
-def test_cached_digests_of_a_logs_deleted_first_records_are_deleted(tmp_path: Path) -> None:
+def test_the_retention_job_deletes_the_cached_digests_of_a_logs_deleted_first_records(
+    tmp_path: Path,
+) -> None:
     kept = DigestCache(tmp_path)
     directory = tmp_path / "cluster" / "log-0"
     directory.mkdir(parents=True)
@@ -352,7 +354,7 @@ def test_retention_settings_have_the_controllers_names_and_defaults(
 @pytest.mark.parametrize(
     ("policy", "limits"), [("compact", (-1, -1)), ("", (-1, -1)), ("compact, delete", (9, 8))]
 )
-def test_a_topic_whose_policy_lacks_delete_has_no_retention_limits(
+def test_the_retention_job_sets_no_limits_for_a_topic_whose_policy_lacks_delete(
     policy: str, limits: tuple[int, int], tmp_path: Path
 ) -> None:
     settings = {"cleanup.policy": policy, "retention.ms": "9", "retention.bytes": "8"}
@@ -365,7 +367,7 @@ def test_a_topic_whose_policy_lacks_delete_has_no_retention_limits(
     assert (topic.retention_ms, topic.retention_bytes) == limits
 
 
-def test_a_cluster_log_with_an_unknown_record_is_refused_for_retention_settings(
+def test_the_retention_job_refuses_a_cluster_log_with_an_unknown_record(
     tmp_path: Path,
 ) -> None:
     values = [encode_record(TopicRecord(name="t", topic_id=TOPIC)), b"\x01\xe7\x07\x00"]

@@ -236,7 +236,7 @@ def cut(log_dir: Path, *, to: int) -> None:
         (log_dir / CLUSTER / f"{base:020d}.log").unlink()
 
 
-def test_a_log_without_its_first_records_is_read_from_a_checkpoint_with_a_warning(
+def test_the_data_source_warns_if_it_reads_a_log_without_its_first_records_from_a_checkpoint(
     log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_checkpoint(log_dir / CLUSTER, (12, 1), [level(55)])

@@ -66,7 +66,7 @@ def test_the_error_for_a_java_that_is_too_old_names_its_version(
     assert list(scratch.iterdir()) == []
 
 
-def test_a_jvm_that_cannot_get_enough_memory_is_reported_in_a_sentence_with_details_in_the_log(
+def test_esker_reports_a_jvm_without_enough_memory_in_a_sentence_with_details_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     scratch: Path,
@@ -89,7 +89,7 @@ def test_the_error_for_a_jvm_that_did_not_start_quotes_no_older_output_of_the_lo
     assert "memory" in str(refused(log=tmp_path / "spark.log"))
 
 
-def test_a_jvm_that_crashes_with_a_class_archive_is_started_again_without_it(
+def test_esker_starts_a_jvm_again_without_the_class_archive_with_which_it_crashed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """This `java` never starts a session: its arguments are recorded."""
@@ -119,7 +119,7 @@ def test_a_jvm_that_crashes_with_a_class_archive_is_started_again_without_it(
     assert not found.is_whole()
 
 
-def test_interrupts_during_the_start_of_a_jvm_are_held_back_until_it_has_started() -> None:
+def test_esker_holds_back_interrupts_until_a_starting_jvm_has_started() -> None:
     before = signal.getsignal(signal.SIGINT)
     with hold_interrupts() as held:
         os.kill(os.getpid(), signal.SIGINT)

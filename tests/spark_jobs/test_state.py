@@ -260,7 +260,9 @@ def test_the_state_computed_from_a_log_has_no_batches_from_before_a_producers_ex
     assert kept(LogFiles(tmp_path / "back-0")) == [(7, 0, [0], [4]), (8, 0, [0], [2])]
 
 
-def test_a_topic_with_many_partitions_is_read_completely_from_a_checkpoint(tmp_path: Path) -> None:
+def test_the_state_of_a_topic_with_many_partitions_is_complete_after_a_checkpoint_load(
+    tmp_path: Path,
+) -> None:
     """A checkpoint cuts it into records of a thousand."""
     state = InMemoryState()
     state.apply(0, partitions(TOPIC, 2_500))

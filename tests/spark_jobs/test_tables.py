@@ -159,7 +159,9 @@ def test_decoding_a_truncated_commit_record_into_columns_raises_an_error(length:
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_each_record_type_is_decoded_into_a_row_of_its_spark_table(data: st.DataObject) -> None:
+def test_the_data_source_decodes_each_record_type_into_a_row_of_its_spark_table(
+    data: st.DataObject,
+) -> None:
     """Arrow accepts a record of any type and version, and its plain fields are unchanged."""
     table = data.draw(
         st.sampled_from([name for name in TABLES if name not in (RECORD, OBJECT_COMMIT)])
@@ -184,7 +186,7 @@ def test_each_record_type_is_decoded_into_a_row_of_its_spark_table(data: st.Data
             assert told == getattr(record, field.name)
 
 
-def test_null_and_absent_record_fields_are_null_columns_and_empty_arrays_are_empty_lists() -> None:
+def test_null_and_absent_fields_are_null_in_spark_tables_and_empty_arrays_are_empty_lists() -> None:
     """In a change, null means unchanged; before version 1 there were no directories to change."""
     topic_id = random_uuid()
     change = PartitionChangeRecord(partition_id=0, topic_id=topic_id, isr=(), leader=-1)
@@ -197,7 +199,7 @@ def test_null_and_absent_record_fields_are_null_columns_and_empty_arrays_are_emp
     assert row["directories"] is None
 
 
-def test_nested_structures_of_records_are_decoded_into_arrow_structs() -> None:
+def test_spark_tables_have_nested_structures_of_records_as_arrow_structs() -> None:
     end_point = RegisterBrokerRecord.BrokerEndpoint(
         name="PLAINTEXT", host="b1", port=9092, security_protocol=0
     )
@@ -223,7 +225,7 @@ def test_spark_tables_keep_unknown_records_and_tagged_fields_as_bytes() -> None:
     assert (topic["type"], topic["name"]) == (2, "TopicRecord")
 
 
-def test_an_unknown_table_name_is_an_error_that_lists_the_tables() -> None:
+def test_the_error_for_an_unknown_table_name_lists_the_tables() -> None:
     with pytest.raises(TableError, match=r"no table 'partitons'.*partition_change"):
         columns_of("partitons")
 

@@ -179,7 +179,7 @@ async def refused_ones(nodes: Nodes, variants: int) -> AsyncIterator[Asked]:
 @pytest.mark.parametrize(
     ("variants", "at_least"), [(5, 250), pytest.param(10_000, 1_500, marks=pytest.mark.soak)]
 )
-def test_a_refused_request_changes_no_log_of_the_node(
+def test_a_node_writes_no_log_record_for_a_refused_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variants: int, at_least: int
 ) -> None:
     monkeypatch.setattr(produce, "TOPIC_WAIT_S", 0.01)

@@ -281,7 +281,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_an_old_producer_id_must_begin_at_sequence_0_if_no_producer_state_has_ever_expired(
+    def test_the_coordinator_requires_sequence_0_of_an_old_producer_id_if_no_state_has_ever_expired(
         self,
     ) -> None:
         async def story(world: World) -> None:

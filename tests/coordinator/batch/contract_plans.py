@@ -48,7 +48,7 @@ async def stored(world: World, *ages_ms: int | None, sizes: tuple[int, ...] = ()
 class PlanStories(Told):
     """The results of a plan's rows, and how far each may go."""
 
-    def test_the_coordinator_returns_a_result_for_each_row_of_an_external_retention_plan(
+    def test_the_coordinator_answers_each_row_of_an_external_retention_plan_with_its_own_result(
         self,
     ) -> None:
         async def story(world: World) -> None:

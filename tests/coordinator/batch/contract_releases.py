@@ -84,7 +84,7 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_a_released_partition_is_restored_only_by_name_under_a_higher_controller_epoch(
+    def test_the_coordinator_restores_a_released_partition_only_under_a_higher_controller_epoch(
         self,
     ) -> None:
         async def story(world: World) -> None:

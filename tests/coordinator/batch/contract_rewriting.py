@@ -434,7 +434,7 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_cleaned_until_advances_only_by_ranges_that_continue_the_round_from_the_log_start(
+    def test_compaction_progress_advances_only_by_ranges_that_continue_it_from_the_log_start(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -476,7 +476,7 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_a_merge_of_runs_does_not_change_the_cleaned_until_offset_of_its_partition(
+    def test_a_merge_of_runs_does_not_advance_the_compaction_progress_of_its_partition(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -486,7 +486,7 @@ class RewritingStories(Told):
 
         self.tell(story)
 
-    def test_a_coordinator_accepts_delete_horizons_and_removed_tombstones_only_below_cleaned_until(
+    def test_a_coordinator_accepts_delete_horizons_and_removed_tombstones_only_in_compacted_offsets(
         self,
     ) -> None:
         async def story(world: World) -> None:

@@ -115,7 +115,7 @@ def served(
     run(main())
 
 
-def test_every_coordinator_request_reaches_the_node_unchanged_and_is_answered() -> None:
+def test_the_coordinator_client_sends_every_request_unchanged_and_returns_its_response() -> None:
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
         asked = []
         for call in CALLS:

@@ -231,7 +231,7 @@ def test_only_the_enforcer_that_a_topic_names_enforces_its_retention(
     asyncio.run(story())
 
 
-def test_of_two_log_starts_planned_for_one_partition_the_coordinator_applies_the_greater() -> None:
+def test_the_coordinator_applies_the_greater_of_two_log_starts_planned_for_one_partition() -> None:
     async def story() -> None:
         world = MemoryWorld()
         await create(world)

@@ -116,7 +116,7 @@ def test_a_deposed_leader_of_a_coordinator_stops_its_maintenance_timer(tmp_path:
     asyncio.run(story())
 
 
-def test_the_coordinator_begins_a_retention_check_once_an_interval_and_completes_it(
+def test_the_coordinator_begins_a_retention_check_at_every_interval_and_completes_each_check(
     tmp_path: Path,
 ) -> None:
     """Each step deletes at most two runs; a new leader waits at most 30 s for its first round."""

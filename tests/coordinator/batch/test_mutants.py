@@ -157,10 +157,10 @@ KILLERS: Final[dict[str, Killer]] = {
         "the_coordinator_refuses_commits_to_a_released_partition"
     ),
     "a_late_init_restores_a_released_partition": contract(
-        "a_released_partition_is_restored_only_by_name_under_a_higher_controller_epoch"
+        "the_coordinator_restores_a_released_partition_only_under_a_higher_controller_epoch"
     ),
     "an_init_restores_partitions_it_does_not_name": contract(
-        "a_released_partition_is_restored_only_by_name_under_a_higher_controller_epoch"
+        "the_coordinator_restores_a_released_partition_only_under_a_higher_controller_epoch"
     ),
     "a_range_is_replaced_while_its_replacement_is_proposed": led(
         test_rewriting_pending.a_range_that_is_being_replaced_is_not_replaced_again
@@ -190,13 +190,13 @@ KILLERS: Final[dict[str, Killer]] = {
         "a_rewrite_lease_that_is_renewed_before_its_timeout_does_not_expire"
     ),
     "cleaned_until_rises_over_gaps": contract(
-        "cleaned_until_advances_only_by_ranges_that_continue_the_round_from_the_log_start"
+        "compaction_progress_advances_only_by_ranges_that_continue_it_from_the_log_start"
     ),
     "another_bound_goes_on_where_the_last_one_was": contract(
-        "cleaned_until_advances_only_by_ranges_that_continue_the_round_from_the_log_start"
+        "compaction_progress_advances_only_by_ranges_that_continue_it_from_the_log_start"
     ),
     "horizons_are_accepted_anywhere": contract(
-        "a_coordinator_accepts_delete_horizons_and_removed_tombstones_only_below_cleaned_until"
+        "a_coordinator_accepts_delete_horizons_and_removed_tombstones_only_in_compacted_offsets"
     ),
     "spans_of_replaced_runs_stay": on_quorum(
         "the_coordinators_search_by_timestamp_finds_rewritten_runs"

@@ -134,7 +134,7 @@ def test_the_coordinator_refuses_a_replacement_of_runs_below_a_proposed_log_star
     asyncio.run(runs_below_a_pending_log_start_are_not_replaced(tmp_path))
 
 
-def test_cleaned_until_advances_by_compacted_ranges_whose_records_are_proposed_but_not_applied(
+def test_compaction_progress_advances_by_compacted_ranges_that_are_proposed_but_not_applied(
     tmp_path: Path,
 ) -> None:
     asyncio.run(cleaned_until_counts_proposed_ranges(tmp_path))

@@ -96,7 +96,7 @@ def state_of(tables: World) -> Sequence[object]:
 
 
 @pytest.mark.parametrize("seed", seeds(WORLDS))
-def test_the_fast_path_for_commits_of_single_batches_changes_the_state_as_the_general_path(
+def test_the_fast_path_for_commits_of_single_batches_changes_the_state_like_the_general_path(
     seed: int,
 ) -> None:
     print(f"seed {seed}")

@@ -100,7 +100,7 @@ def test_a_coordinator_request_sent_in_slices_gets_the_response_of_the_whole_req
     asyncio.run(story())
 
 
-def test_a_partition_named_twice_in_a_coordinator_request_sent_in_slices_is_refused(
+def test_the_coordinator_client_refuses_a_sliced_request_that_names_a_partition_twice(
     tmp_path: Path,
 ) -> None:
     """The same row object, not an equal one."""
@@ -143,7 +143,7 @@ def test_a_delete_files_request_sent_in_slices_gets_results_in_the_order_of_the_
 
 
 @pytest.mark.parametrize("lost_at", [0, 1, 5])
-def test_if_a_later_slice_fails_the_outcome_of_the_whole_sliced_request_is_unknown(
+def test_the_outcome_of_a_sliced_coordinator_request_is_unknown_if_a_later_slice_fails(
     lost_at: int,
 ) -> None:
     asked = 0

@@ -185,7 +185,7 @@ def test_loading_an_invalid_checkpoint_leaves_the_coordinators_state_unchanged(
         Identity(IDENTITY.cluster_id, IDENTITY.directory_id, "__diskless-metadata-1"),
     ],
 )
-def test_a_coordinator_database_copied_from_another_node_is_replaced_by_a_new_database(
+def test_a_node_replaces_a_coordinator_database_copied_from_another_node_by_a_new_database(
     tmp_path: Path, identity: Identity
 ) -> None:
     world = filled(tmp_path)
@@ -199,7 +199,7 @@ def test_a_coordinator_database_copied_from_another_node_is_replaced_by_a_new_da
 @pytest.mark.parametrize(
     "damage", ["not a database", "another schema", "a row that makes no sense"]
 )
-def test_a_coordinator_database_that_cannot_be_read_is_replaced_by_a_new_database(
+def test_a_node_replaces_an_unreadable_coordinator_database_by_a_new_database(
     tmp_path: Path, damage: str
 ) -> None:
     world = filled(tmp_path)
@@ -263,7 +263,7 @@ def test_the_coordinator_writes_thousands_of_created_topics_to_its_database_in_s
     again.close()
 
 
-def test_an_unknown_record_stops_the_state_machine_with_an_error_that_names_the_record(
+def test_an_unknown_record_stops_the_coordinators_state_machine_with_an_error_that_names_it(
     tmp_path: Path,
 ) -> None:
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)

@@ -127,7 +127,7 @@ def test_a_coordinator_records_that_a_majority_of_voters_set_its_steady_time_bac
     tell(tmp_path, story)
 
 
-def test_a_held_coordinator_clock_is_logged_at_once_and_every_hour_with_the_remedy(
+def test_a_coordinator_logs_its_held_clock_at_once_and_every_hour_with_the_remedy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(world: QuorumWorld) -> None:
@@ -147,7 +147,7 @@ def test_a_held_coordinator_clock_is_logged_at_once_and_every_hour_with_the_reme
     tell(tmp_path, story)
 
 
-def test_a_held_coordinator_clock_is_shown_as_a_metric_and_a_degradation_of_a_ready_node(
+def test_a_ready_node_shows_a_held_coordinator_clock_as_a_metric_and_a_degradation(
     tmp_path: Path,
 ) -> None:
     def shown(world: QuorumWorld) -> dict[str, list[float]]:

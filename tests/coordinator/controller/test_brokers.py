@@ -62,7 +62,9 @@ def test_a_broker_is_unfenced_once_it_has_read_its_registration(world: World) ->
     assert fenced(world) == {1: True}
 
 
-def test_a_broker_that_sends_no_heartbeat_is_fenced_when_its_session_expires(world: World) -> None:
+def test_the_controller_fences_a_broker_that_sends_no_heartbeat_when_its_session_expires(
+    world: World,
+) -> None:
     epoch_1, _ = world.register(1, 2)
     world.pass_ms(SESSION_MS - 1_000)
     world.beat(1, epoch_1)
@@ -133,7 +135,7 @@ class Link:
     closed = False
 
 
-def test_a_killed_broker_is_fenced_two_heartbeats_after_its_connection_is_closed(
+def test_the_controller_fences_a_killed_broker_two_heartbeats_after_its_connection_closes(
     world: World,
 ) -> None:
     (epoch,) = world.register(1)
@@ -148,7 +150,7 @@ def test_a_killed_broker_is_fenced_two_heartbeats_after_its_connection_is_closed
     assert fenced(world) == {1: True}
 
 
-def test_a_broker_that_reconnects_within_two_heartbeat_intervals_is_not_fenced(
+def test_the_controller_fences_no_broker_that_reconnects_within_two_heartbeat_intervals(
     world: World,
 ) -> None:
     (epoch,) = world.register(1)
@@ -197,7 +199,7 @@ def test_a_controller_that_was_paused_notices_the_pause_before_its_first_tick() 
     assert sessions.is_alive(1, 7, fenced=False)
 
 
-def test_a_second_broker_with_an_id_in_use_is_refused_until_the_first_brokers_session_expires(
+def test_the_controller_refuses_a_broker_id_in_use_until_the_first_brokers_session_expires(
     world: World,
 ) -> None:
     world.register(1)
@@ -311,7 +313,9 @@ def test_the_controller_refuses_to_unregister_a_broker_that_is_still_running(wor
     assert world.ask(unregistration).error_code == 0
 
 
-def test_a_killed_broker_is_unregistered_once_its_session_has_ended(world: World) -> None:
+def test_the_controller_unregisters_a_killed_broker_once_its_session_has_ended(
+    world: World,
+) -> None:
     world.register(1)
     world.depose()
     world.elect()  # by a controller that has not heard of it yet

@@ -143,7 +143,7 @@ def test_changing_a_chunks_replicas_increments_the_chunk_epoch(world: World) -> 
     assert world.log.end_offset == end, "nothing to change"
 
 
-def test_a_partitions_chunk_below_the_log_start_is_removed(world: World) -> None:
+def test_the_controller_removes_a_partitions_chunk_below_the_log_start(world: World) -> None:
     for start in (10, 20, 30):
         world.ask(chunk(start=start))
     starts = world.coordinators[0].log_starts
@@ -159,7 +159,9 @@ def test_a_partitions_chunk_below_the_log_start_is_removed(world: World) -> None
     assert isinstance(log_batches(world.log)[-1][0], ChunkChangeRecord)
 
 
-def test_a_partitions_chunk_without_registered_replicas_is_removed(world: World) -> None:
+def test_the_controller_removes_a_partitions_chunk_without_registered_replicas(
+    world: World,
+) -> None:
     world.ask(chunk(start=10, replicas=(3, 1)))
     for broker_id in (1, 2):
         assert len(topic(world).chunks[0]) == 1
@@ -193,7 +195,7 @@ def test_partition_chunks_survive_a_checkpoint_and_a_restart(world: World) -> No
 # --- KIP-1114's files ---------------------------------------------------------------------------
 
 
-def test_the_chunk_file_examples_of_kip_1114_are_parsed() -> None:
+def test_the_chunk_file_parser_accepts_the_examples_of_kip_1114() -> None:
     created = read_create_file(
         """{"partitions": [
             {"topic": "topic1", "partition": 0, "replicas": [1, 2, 3]},

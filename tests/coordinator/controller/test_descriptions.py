@@ -41,7 +41,7 @@ def test_the_controller_describes_topics_by_name_with_errors_for_unknown_names()
     assert [(t.topic_name, t.error_code) for t in answer.topics] == [("a", 0), ("x", 3)]
 
 
-def test_a_request_to_describe_topics_with_too_many_partitions_is_refused(
+def test_a_broker_refuses_to_describe_topics_with_too_many_partitions_in_one_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = with_topic()

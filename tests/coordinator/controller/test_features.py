@@ -102,7 +102,7 @@ def upgraded(*finalized: tuple[str, int]) -> World:
 # --- finalizing ---------------------------------------------------------------------------------
 
 
-def test_a_feature_level_that_every_node_supports_is_finalized_by_one_record() -> None:
+def test_the_controller_finalizes_a_feature_level_that_every_node_supports_by_one_record() -> None:
     world = upgraded()
     end = world.log.end_offset
     assert world.image.features.level(ESKER_VERSION) == 1
@@ -125,7 +125,7 @@ def test_a_finalized_feature_level_survives_a_restart_and_a_checkpoint() -> None
     assert world.image.features.level(ESKER_VERSION) == 2, "from the checkpoint"
 
 
-def test_a_validate_only_feature_update_is_checked_and_writes_no_record() -> None:
+def test_the_controller_checks_a_validate_only_feature_update_and_writes_no_record() -> None:
     world = upgraded()
     end = world.log.end_offset
     assert world.ask(update((ESKER_VERSION, 2), validate_only=True)).error_code == 0
@@ -155,7 +155,7 @@ def test_update_features_makes_either_all_feature_updates_of_a_request_or_none()
     assert (world.image.features.level(TEST), world.image.features.level(ESKER_VERSION)) == (2, 2)
 
 
-def test_a_feature_level_that_introduced_no_format_can_be_lowered_and_removed() -> None:
+def test_the_controller_lowers_and_removes_a_feature_level_that_introduced_no_format() -> None:
     world = upgraded((TEST, 3))
     assert world.ask(update((TEST, 1), kind=SAFE)).error_code == 0
     assert world.image.features.level(TEST) == 1
@@ -171,7 +171,7 @@ def test_the_downgrade_flag_of_version_0_requests_a_safe_downgrade() -> None:
     assert world.image.features.level(TEST) == 1
 
 
-def test_metadata_version_can_be_lowered_only_to_the_level_of_its_last_record_format_change() -> (
+def test_the_controller_lowers_metadata_version_only_to_the_level_of_its_last_format_change() -> (
     None
 ):
     world = upgraded()
@@ -334,7 +334,9 @@ def test_the_registration_of_a_former_voter_blocks_no_feature_level() -> None:
     assert world.ask(update((ESKER_VERSION, 2))).error_code == 0
 
 
-def test_a_node_that_does_not_support_a_finalized_level_is_refused_at_registration() -> None:
+def test_the_controller_refuses_to_register_a_node_that_does_not_support_a_finalized_level() -> (
+    None
+):
     world = upgraded((ESKER_VERSION, 2))
     end = world.log.end_offset
     assert world.ask(broker(7)).error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -402,7 +404,7 @@ def finalized_by_chance(seed: int) -> int:
 
 
 @pytest.mark.parametrize(("finalized", "allowed"), [(None, 1), (1, 1), (2, 2), (5, 5)])
-def test_a_new_format_is_written_only_once_its_feature_level_is_finalized(
+def test_a_node_writes_a_new_format_only_once_its_feature_level_is_finalized(
     finalized: int | None, allowed: int
 ) -> None:
     recorded: Map[str, int] = Map()

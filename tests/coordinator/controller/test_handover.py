@@ -61,7 +61,7 @@ def healed(world: World) -> None:
     assert world.handover.outstanding == 0
 
 
-def test_create_topics_is_answered_after_the_batch_coordinator_has_created_the_topic(
+def test_the_controller_answers_create_topics_after_the_coordinator_has_created_the_topic(
     world: World,
 ) -> None:
     world.coordinators.down.add(0)
@@ -75,7 +75,9 @@ def test_create_topics_is_answered_after_the_batch_coordinator_has_created_the_t
     assert hosted(world) == {topic_id(world, "t"): {0, 1, 2}}
 
 
-def test_create_topics_times_out_without_a_coordinator_and_is_completed_later(world: World) -> None:
+def test_create_topics_times_out_while_the_coordinator_is_unavailable_and_takes_effect_later(
+    world: World,
+) -> None:
     world.coordinators.down.add(0)
     answers = world.send(creation("t", timeout_ms=2_000))
     world.pass_ms(3_000)
@@ -102,7 +104,7 @@ def test_the_controller_repeats_a_coordinator_call_with_a_lost_response_without_
     assert world.coordinators.calls.count(("init", 0)) > 2
 
 
-def test_added_partitions_are_created_at_their_batch_coordinator(world: World) -> None:
+def test_the_controller_creates_added_partitions_at_their_batch_coordinator(world: World) -> None:
     world.create("t", 2)
     assert world.ask(grow("t", 5)).results[0].error_code == 0
     assert hosted(world) == {topic_id(world, "t"): {0, 1, 2, 3, 4}}
@@ -285,7 +287,7 @@ def test_a_late_init_topics_call_for_a_deleted_topic_creates_no_partition(world:
     assert hosted(world) == {}
 
 
-def test_a_late_init_topics_call_of_a_former_controller_is_refused(world: World) -> None:
+def test_a_coordinator_refuses_a_late_init_topics_call_of_a_former_controller(world: World) -> None:
     world.coordinators.holding = True
     world.send(creation("t", 2))
     world.run()

@@ -83,7 +83,7 @@ def test_a_new_controller_aborts_an_open_metadata_transaction_before_it_decides_
     assert set(before) < set(records_of(world.image))
 
 
-def test_an_incomplete_bootstrap_transaction_is_aborted_and_written_again() -> None:
+def test_a_new_controller_aborts_an_incomplete_bootstrap_transaction_and_writes_it_again() -> None:
     world = World()
     world.log.elect()
     propose(world, BeginTransactionRecord(name="Bootstrap records"), BOOTSTRAP[0])
@@ -334,7 +334,7 @@ def many_topics(count: int, partitions: int) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=topics)
 
 
-def test_a_broker_heartbeat_is_answered_while_a_large_request_is_decided_in_slices() -> None:
+def test_the_controller_answers_a_heartbeat_while_it_decides_a_large_request_in_slices() -> None:
     world = World().elect()
     (epoch,) = world.register(1)
     answers = world.send(many_topics(100, 10))
@@ -439,7 +439,7 @@ def test_a_deposed_controller_answers_a_partly_done_creation_with_not_leader_or_
     assert {topic.error_code for topic in late[0].topics} == {ErrorCode.NOT_CONTROLLER}
 
 
-def test_a_topic_creation_above_the_record_limit_of_a_request_is_refused_as_a_whole() -> None:
+def test_the_controller_refuses_a_topic_creation_above_the_record_limit_as_a_whole() -> None:
     world = World(limits=Limits(max_records_of_request=300)).elect()
     world.register(1)
     huge = many_topics(2, 100_000)

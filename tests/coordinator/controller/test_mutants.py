@@ -147,7 +147,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "partition restored by a former controller's Init": (
         calls_without_epochs,
         _with(
-            test_handover.test_a_late_init_topics_call_of_a_former_controller_is_refused,
+            test_handover.test_a_coordinator_refuses_a_late_init_topics_call_of_a_former_controller,
             test_handover.with_brokers,
         ),
     ),
@@ -161,14 +161,14 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "a closed connection does not shorten a session": (
         await_the_session_of_a_closed_connection,
         _with(
-            test_brokers.test_a_killed_broker_is_fenced_two_heartbeats_after_its_connection_is_closed,
+            test_brokers.test_the_controller_fences_a_killed_broker_two_heartbeats_after_its_connection_closes,
             lambda: test_brokers.World().elect(),
         ),
     ),
     "fence at the first closed connection": (
         fence_at_the_first_closed_connection,
         _with(
-            test_brokers.test_a_broker_that_reconnects_within_two_heartbeat_intervals_is_not_fenced,
+            test_brokers.test_the_controller_fences_no_broker_that_reconnects_within_two_heartbeat_intervals,
             lambda: test_brokers.World().elect(),
         ),
     ),
@@ -197,7 +197,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "a topic answered before its coordinator has it": (
         answers_before_the_coordinator_has_it,
         _with(
-            test_handover.test_create_topics_is_answered_after_the_batch_coordinator_has_created_the_topic,
+            test_handover.test_the_controller_answers_create_topics_after_the_coordinator_has_created_the_topic,
             test_handover.with_brokers,
         ),
     ),

@@ -156,7 +156,7 @@ def test_an_unready_broker_is_preferred_again_at_once_if_too_few_brokers_are_pre
     assert cluster.preferred == {2, 3, 4}, "2 has been unready for a shorter time than 1"
 
 
-def test_a_broker_that_became_ready_is_preferred_again_before_an_unready_broker() -> None:
+def test_the_controller_prefers_a_broker_that_became_ready_before_an_unready_broker() -> None:
     cluster = Brokers(1, 2, 3, 4)
     cluster.unready = {1: FULL}
     cluster.pass_s(12)
@@ -212,7 +212,7 @@ def test_broker_preferences_survive_a_checkpoint() -> None:
     assert cluster.preferred == {1, 3}
 
 
-def test_no_broker_preference_is_written_before_every_node_supports_the_record() -> None:
+def test_the_controller_writes_no_broker_preference_before_every_node_supports_the_record() -> None:
     cluster = Brokers(1, 2, 3, bootstrap=BOOTSTRAP)
     cluster.unready[2] = FULL
     end = cluster.world.log.end_offset
@@ -351,7 +351,7 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
     ),
     (
         writes_at_every_level,
-        test_no_broker_preference_is_written_before_every_node_supports_the_record,
+        test_the_controller_writes_no_broker_preference_before_every_node_supports_the_record,
     ),
     (forgets_at_registration, test_a_broker_that_registers_again_keeps_its_preference),
 ]

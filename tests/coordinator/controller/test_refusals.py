@@ -458,7 +458,9 @@ def test_a_controller_request_with_validate_only_writes_no_record() -> None:
     assert "x" not in world.image.topic_ids
 
 
-def test_an_append_to_a_setting_is_refused_if_the_value_would_not_fit_in_a_record() -> None:
+def test_the_controller_refuses_an_append_to_a_setting_whose_value_would_not_fit_in_a_record() -> (
+    None
+):
     """Each appended part alone is short enough."""
     world = fresh()
     name = "leader.replication.throttled.replicas"
@@ -503,7 +505,7 @@ def test_the_controller_refuses_the_items_of_a_request_past_the_limit_of_records
 # --- caps of the cluster ------------------------------------------------------------------------
 
 
-def test_creating_more_topics_than_the_limit_is_refused_and_writes_no_record() -> None:
+def test_the_controller_refuses_to_create_more_topics_than_the_limit_and_writes_no_record() -> None:
     world = World(limits=Limits(max_topics=2)).elect()
     world.register(1)
     assert error_codes(world.ask(creation("one"))) == error_codes(world.ask(creation("two"))) == {0}
@@ -516,7 +518,9 @@ def test_creating_more_topics_than_the_limit_is_refused_and_writes_no_record() -
     assert error_codes(world.ask(creation("three"))) == {0}
 
 
-def test_creating_more_partitions_than_the_limit_is_refused_and_writes_no_record() -> None:
+def test_the_controller_refuses_to_create_more_partitions_than_the_limit_and_writes_no_record() -> (
+    None
+):
     world = World(limits=Limits(max_partitions=5)).elect()
     world.register(1)
     assert error_codes(world.ask(creation("one", 3))) == {0}

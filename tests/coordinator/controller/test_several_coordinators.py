@@ -27,7 +27,7 @@ def two_coordinators() -> World:
     return world
 
 
-def test_new_topics_are_assigned_evenly_to_two_batch_coordinators() -> None:
+def test_the_controller_assigns_new_topics_evenly_to_two_batch_coordinators() -> None:
     world = two_coordinators()
     for i in range(6):
         world.create(f"t-{i}", 2)
@@ -63,7 +63,7 @@ def test_the_controller_writes_no_coordinator_mapping_before_a_second_coordinato
     assert dict(topic.coordinators) == {}
 
 
-def test_added_partitions_are_assigned_to_the_topics_coordinator() -> None:
+def test_the_controller_assigns_added_partitions_to_the_topics_coordinator() -> None:
     world = two_coordinators()
     world.create("second", 2)
     topic = world.image.topic("second")
@@ -151,7 +151,7 @@ def test_a_late_init_topics_call_does_not_restore_a_released_partition() -> None
     assert hosted(world, 0)[topic_id(world, "first")] == {0, 2}
 
 
-def test_a_released_partition_is_restored_only_by_a_controller_of_a_later_epoch() -> None:
+def test_only_a_controller_of_a_later_epoch_restores_a_released_partition() -> None:
     world = two_coordinators()
     assert move(world, "first", 1, 1) == 0
     assert move(world, "first", 1, 0) == ErrorCode.INVALID_REQUEST

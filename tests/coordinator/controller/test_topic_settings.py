@@ -126,7 +126,9 @@ def test_defaults_from_the_properties_file_survive_applied_records_and_a_checkpo
 
 
 @pytest.mark.parametrize("name", sorted(set(BROKER_CONFIGS) - {*PROCESS_CONFIGS, *THROTTLES}))
-def test_a_setting_of_the_whole_cluster_cannot_be_changed_for_one_broker(name: str) -> None:
+def test_the_controller_refuses_to_change_a_setting_of_the_whole_cluster_for_one_broker(
+    name: str,
+) -> None:
     world = created({})
     value = BROKER_CONFIGS[name].default
     answer = world.ask(alter(4, "1", name, value))
@@ -160,7 +162,7 @@ def test_the_controller_refuses_values_out_of_bounds_for_dynamic_broker_settings
 
 
 @pytest.mark.parametrize("name", ["num.io.threads", "esker.append.max.uploads", "listeners"])
-def test_the_controller_refuses_a_change_of_a_setting_that_is_fixed_at_start_with_this_reason(
+def test_the_controller_explains_its_refusal_to_change_a_setting_that_is_fixed_at_start(
     name: str,
 ) -> None:
     world = created({})

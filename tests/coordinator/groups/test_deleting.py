@@ -28,7 +28,7 @@ def test_deleting_an_empty_group_removes_its_offsets() -> None:
     assert world.committed() == 2
 
 
-def test_a_deleted_group_that_the_local_replica_still_has_is_not_listed() -> None:
+def test_list_groups_omits_a_deleted_group_that_the_local_replica_still_has() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     before = dict(world.image.groups.items())
@@ -110,7 +110,9 @@ def test_a_member_that_joins_while_its_group_is_deleted_joins_a_new_group() -> N
     assert one.commit(1) == 0
 
 
-def test_a_group_deletion_whose_response_was_lost_is_repeated_and_applied_once() -> None:
+def test_a_broker_repeats_a_group_deletion_with_a_lost_response_and_the_log_applies_it_once() -> (
+    None
+):
     world = World()
     assert world.commit(offset=5) == 0
     world.holds = lambda _broker, call: isinstance(call.request, RemoveGroupRequest)
@@ -165,7 +167,7 @@ def test_a_group_deletion_times_out_while_the_group_log_does_not_answer() -> Non
     assert world.answers[ticket].results[0].error_code == 14
 
 
-def test_a_delete_groups_request_with_too_many_groups_is_refused() -> None:
+def test_a_broker_refuses_a_delete_groups_request_with_too_many_groups() -> None:
     world = World()
     names = tuple(f"g{number}" for number in range(1_001))
     assert set(deleted(world, *names).values()) == {42}

@@ -110,7 +110,9 @@ def random_requests(node: Node, chance: random.Random, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(5))
-def test_a_group_checkpoint_plus_the_log_tail_gives_the_state_of_the_whole_log(seed: int) -> None:
+def test_a_consumer_group_checkpoint_and_the_later_log_give_the_state_of_the_whole_log(
+    seed: int,
+) -> None:
     chance = random.Random(seed)
     node = Node()
     node.lead()

@@ -48,7 +48,7 @@ def test_the_group_coordinator_refuses_an_invalid_join_group_request(
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_join_group_with_an_empty_group_id_is_refused_with_invalid_group_id(version: int) -> None:
+def test_the_group_coordinator_refuses_a_join_group_with_an_empty_group_id(version: int) -> None:
     world = World()
     request = Consumer(world).join_request()
     bare = type(request)(

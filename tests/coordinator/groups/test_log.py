@@ -199,7 +199,7 @@ def test_a_broker_that_joins_or_leaves_moves_only_its_own_share_of_groups() -> N
 # --- order ----------------------------------------------------------------------------------------
 
 
-def test_the_group_log_applies_a_commit_with_a_repeated_sequence_number_once() -> None:
+def test_the_group_log_applies_only_once_a_commit_with_a_repeated_sequence_number() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 1, "m") == 0

@@ -57,7 +57,7 @@ def test_the_group_coordinator_refuses_an_invalid_sync_group_request(
     assert world.ask(rpc.SyncGroupRequest(**sound)).error_code == 0
 
 
-def test_a_sync_group_request_during_a_rebalance_is_refused() -> None:
+def test_the_group_coordinator_refuses_a_sync_group_request_during_a_rebalance() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -65,7 +65,7 @@ def test_a_sync_group_request_during_a_rebalance_is_refused() -> None:
     assert one.sync() == 27
 
 
-def test_a_waiting_sync_group_request_is_refused_when_another_rebalance_begins() -> None:
+def test_the_group_coordinator_refuses_a_waiting_sync_group_when_another_rebalance_begins() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -109,7 +109,9 @@ def test_an_assignment_too_large_for_a_record_fails_its_rebalance_but_not_the_ne
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_group_heartbeat_with_a_wrong_generation_or_member_id_is_refused(version: int) -> None:
+def test_the_group_coordinator_refuses_a_heartbeat_with_a_wrong_generation_or_member_id(
+    version: int,
+) -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -142,7 +144,7 @@ def test_a_group_members_session_does_not_expire_while_the_member_sends_requests
     assert two.beat() == 25
 
 
-def test_a_group_whose_last_member_is_removed_is_recorded_as_empty_in_the_group_log() -> None:
+def test_the_group_log_records_a_group_whose_last_member_is_removed_as_empty() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -199,7 +201,7 @@ def test_a_leave_group_request_can_remove_a_member_id_that_never_joined() -> Non
     assert world.ask(request).members[0].error_code == 25
 
 
-def test_the_waiting_join_group_of_a_member_that_leaves_is_answered() -> None:
+def test_the_group_coordinator_answers_the_waiting_join_group_of_a_member_that_leaves() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -273,7 +275,7 @@ COMMITS: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("what", "fields", "code"), COMMITS, ids=[case[0] for case in COMMITS])
-def test_an_offset_commit_with_an_unknown_partition_or_too_much_metadata_is_refused(
+def test_the_group_coordinator_refuses_a_commit_with_an_unknown_partition_or_too_much_metadata(
     what: str, fields: dict[str, Any], code: int
 ) -> None:
     world = World()
@@ -281,7 +283,7 @@ def test_an_offset_commit_with_an_unknown_partition_or_too_much_metadata_is_refu
     assert answer.topics[0].partitions[0].error_code == code, what
 
 
-def test_an_offset_commit_with_more_offsets_than_fit_in_one_record_is_refused() -> None:
+def test_the_group_coordinator_refuses_a_commit_with_more_offsets_than_fit_in_one_record() -> None:
     world = World()
     world.topics.known["t"] = (TOPICS["t"][0], 20_000)
     topics = rpc.OffsetCommitRequest.OffsetCommitRequestTopic
@@ -407,7 +409,7 @@ def test_list_groups_filters_loaded_and_unloaded_groups_by_state_and_type() -> N
 
 
 @pytest.mark.parametrize("retention_ms", [0, 1, 2**63 - 1])
-def test_an_offset_commit_of_an_old_version_is_accepted_with_any_retention_time(
+def test_the_group_coordinator_accepts_an_old_offset_commit_with_any_retention_time(
     retention_ms: int,
 ) -> None:
     world = World()
@@ -420,7 +422,7 @@ def test_an_offset_commit_of_an_old_version_is_accepted_with_any_retention_time(
     assert stored == min(world.wall_ms + retention_ms, 2**63 - 1)
 
 
-def test_an_offset_commit_outside_of_the_partitions_log_is_stored_unchanged() -> None:
+def test_the_group_log_stores_a_committed_offset_outside_of_the_partitions_log_unchanged() -> None:
     world = World()
     for offset in (-1, -(2**63), 2**63 - 1):
         assert world.commit(None, offset) == 0

@@ -66,7 +66,7 @@ def test_group_requests_that_wait_at_a_groups_former_broker_get_not_coordinator(
     assert two.join() == 25, "its id was known to the former broker only"
 
 
-def test_a_groups_uncommitted_generation_is_discarded_when_its_broker_stops() -> None:
+def test_a_stopping_broker_discards_the_uncommitted_generations_of_its_groups() -> None:
     world = World(brokers=(1, 2))
     one = Consumer(world)
     stable(world, one)
@@ -173,7 +173,7 @@ def hold(world: World, kind: type) -> None:
     world.holds = lambda _, call: isinstance(call.request, kind)
 
 
-def test_an_offset_commit_repeated_after_a_lost_response_is_applied_once() -> None:
+def test_the_group_log_applies_an_offset_commit_repeated_after_a_lost_response_once() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)
@@ -190,7 +190,9 @@ def test_an_offset_commit_repeated_after_a_lost_response_is_applied_once() -> No
     assert (world.committed(), world.log.end_offset) == (5, end)
 
 
-def test_a_copy_of_an_offset_commit_that_arrives_after_a_newer_commit_is_not_applied() -> None:
+def test_the_group_log_ignores_a_copy_of_an_offset_commit_that_arrives_after_a_newer_commit() -> (
+    None
+):
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)
@@ -223,7 +225,7 @@ def test_a_broker_whose_commit_sequence_the_group_log_refuses_acquires_the_group
     assert world.committed() == 7
 
 
-def test_offset_commits_that_wait_for_the_group_log_are_sent_in_one_request() -> None:
+def test_a_broker_sends_offset_commits_that_wait_for_the_group_log_in_one_request() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)
@@ -312,9 +314,7 @@ def test_a_returning_static_member_keeps_its_generation_after_a_broker_failure()
     assert (two.beat(), two.commit(5), one.beat()) == (0, 0, 0)
 
 
-def test_the_waiting_join_group_of_a_static_member_is_answered_if_its_broker_loses_the_group() -> (
-    None
-):
+def test_a_broker_that_loses_a_group_answers_the_waiting_join_group_of_a_static_member() -> None:
     world = World(brokers=(1, 2), checks_brokers=False)
     two = Consumer(world, "b", instance_id="i")
     stable(world, two)
@@ -359,7 +359,7 @@ def test_a_broker_not_chosen_for_a_group_answers_not_coordinator_at_every_versio
         assert "error_code=16" in text or not getattr(request, "topics", True), (version, text)
 
 
-def test_a_group_unloaded_while_idle_is_loaded_again_at_the_next_request() -> None:
+def test_a_broker_loads_a_group_that_it_unloaded_while_idle_at_the_next_request() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=0, idle_ms=60_000))
     assert world.commit(None, 5) == 0
     one = Consumer(world)
@@ -439,7 +439,7 @@ def test_an_unknown_error_code_from_the_group_log_does_not_stop_the_broker() -> 
         assert world.answers[reading].error_code == 0, "the query was repeated"
 
 
-def test_an_incomplete_response_of_the_group_log_is_treated_as_no_response() -> None:
+def test_a_broker_treats_an_incomplete_response_of_the_group_log_as_no_response() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     world.holds = lambda _broker, _call: True

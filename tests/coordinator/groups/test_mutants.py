@@ -213,7 +213,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "a late copy undoes a commit": (
         late_copies_count,
-        test_moves.test_a_copy_of_an_offset_commit_that_arrives_after_a_newer_commit_is_not_applied,
+        test_moves.test_the_group_log_ignores_a_copy_of_an_offset_commit_that_arrives_after_a_newer_commit,
     ),
     "a late copy undoes a commit, in a random schedule": (
         late_copies_count,
@@ -271,7 +271,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "a late copy removes a group that was made anew": (
         any_copy_removes_a_group,
-        test_deleting.test_a_group_deletion_whose_response_was_lost_is_repeated_and_applied_once,
+        test_deleting.test_a_broker_repeats_a_group_deletion_with_a_lost_response_and_the_log_applies_it_once,
     ),
 }
 

@@ -73,7 +73,7 @@ def test_an_offset_fetch_at_a_broker_whose_metadata_stays_old_gets_a_retriable_e
     assert outcome(world.answers[ticket])[0] == LOADING
 
 
-def test_a_deleted_topics_offset_is_not_returned_for_a_new_topic_of_the_same_name() -> None:
+def test_a_broker_returns_no_offset_of_a_deleted_topic_for_a_new_topic_of_the_same_name() -> None:
     world = world_with_an_offset()
     world.topics.known["t"], world.topics.level_at_ms = (UUID(int=99), 4), world.now_ms - 1
     ticket = world.send(question(NAMED), version=NAMED)
@@ -95,7 +95,7 @@ def test_an_offset_request_reports_an_unknown_topic_id_once_the_brokers_metadata
     assert outcome(world.answers[ticket]) == (0, [(UNKNOWN_TOPIC_ID, -1)])
 
 
-def test_list_groups_is_refused_by_a_fenced_broker() -> None:
+def test_a_fenced_broker_refuses_list_groups() -> None:
     """A fenced or unregistered broker coordinates no groups, so it answers with an error."""
     world = world_with_an_offset()
     assert [group.group_id for group in world.ask(ListGroupsRequest()).groups] == [GROUP]
@@ -106,7 +106,7 @@ def test_list_groups_is_refused_by_a_fenced_broker() -> None:
 
 
 @pytest.mark.parametrize("is_swept", [False, True])
-def test_an_offset_commit_by_topic_name_is_not_stored_under_a_deleted_topics_id(
+def test_the_group_log_stores_no_commit_by_topic_name_under_a_deleted_topics_id(
     is_swept: bool,
 ) -> None:
     """The topic was recreated, and this broker's image is older: the stored offset could never be

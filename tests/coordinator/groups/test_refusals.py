@@ -38,7 +38,7 @@ def test_a_refused_offset_commit_writes_no_record_to_acquire_its_group() -> None
         assert world.log.end_offset == before, f"error {error} wrote a record"
 
 
-def test_an_offset_commit_with_an_unknown_generation_is_refused_and_creates_no_group() -> None:
+def test_the_group_log_refuses_a_commit_with_an_unknown_generation_and_creates_no_group() -> None:
     world = World()
     stranger = Consumer(world)
     stranger.member_id, stranger.generation = "nobody", 3
@@ -63,9 +63,7 @@ def test_the_group_log_refuses_a_group_claim_under_an_unregistered_broker_epoch(
     assert not log.acquire(1, epoch=7).error_code
 
 
-def test_an_offset_commit_for_a_new_group_above_the_group_limit_is_refused_without_a_record() -> (
-    None
-):
+def test_the_group_log_refuses_a_commit_for_a_new_group_above_the_group_limit() -> None:
     world = World(log_settings=LogSettings(max_groups=1))
     assert world.commit() == 0
     before = world.log.end_offset

@@ -50,7 +50,7 @@ def test_group_requests_that_time_out_get_an_error_that_clients_retry() -> None:
     assert world.answers[joining].error_code == 14
 
 
-def test_an_offset_commit_with_too_many_offsets_is_refused_before_its_validation() -> None:
+def test_a_broker_refuses_an_offset_commit_with_too_many_offsets_before_its_validation() -> None:
     world = World()
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition(
@@ -63,7 +63,7 @@ def test_an_offset_commit_with_too_many_offsets_is_refused_before_its_validation
     assert {partition.error_code for partition in answer.topics[0].partitions} == {28}
 
 
-def test_an_offset_fetch_that_repeats_one_topic_id_too_often_is_refused_by_the_broker() -> None:
+def test_a_broker_refuses_an_offset_fetch_that_repeats_one_topic_id_too_often() -> None:
     world = World()
     long = "t" * 249
     world.topics.known[long] = (UUID(int=73), 1)

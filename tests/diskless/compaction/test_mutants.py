@@ -67,7 +67,7 @@ def compact_random_partitions() -> None:
 MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = [
     (
         without_the_last_batch,
-        test_rewriter.test_compaction_keeps_the_last_batch_of_a_range_empty_if_it_loses_all_records,
+        test_rewriter.test_compaction_keeps_the_last_batch_of_a_range_without_records_if_it_removes_them_all,
     ),
     (
         with_control_batches_in_the_map,
@@ -90,7 +90,7 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
 
 
 @pytest.mark.parametrize(("mutant", "finds"), MUTANTS, ids=lambda each: each.__name__)
-def test_a_broken_rule_of_compaction_is_found_by_its_test(
+def test_each_compaction_mutant_fails_its_test(
     monkeypatch: pytest.MonkeyPatch, mutant: Callable, finds: Callable
 ) -> None:
     mutant(monkeypatch)

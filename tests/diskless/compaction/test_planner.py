@@ -79,7 +79,7 @@ def test_the_compaction_planner_rewrites_soon_expiring_runs_only_from_overdue_ob
     assert names(plan(runs, overdue={"1"}, expires=OLD + 1)[0]) == [(0, ["1"])]
 
 
-def test_the_compaction_planner_obeys_the_settings_of_age_waiting_and_saved_runs() -> None:
+def test_the_compaction_planner_obeys_the_settings_of_run_age_delay_and_least_saved_runs() -> None:
     runs = runs_of(*((i, 100) for i in range(3)), time=NOW - 1_000)
     assert plan(runs, settings=MergeSettings(1_000, 1_000, 2))
     assert not plan(runs, settings=MergeSettings(1_001, 1_000, 2))
@@ -87,7 +87,7 @@ def test_the_compaction_planner_obeys_the_settings_of_age_waiting_and_saved_runs
     assert not plan(runs, settings=MergeSettings(1_000, 1_000, 3))
 
 
-def test_the_compaction_planner_merges_merged_runs_again_if_these_fill_a_run_or_are_numerous() -> (
+def test_the_compaction_planner_merges_merged_runs_again_if_they_fill_a_run_or_are_numerous() -> (
     None
 ):
     quarter = MAX_RUN_BYTES // 4

@@ -376,7 +376,9 @@ def test_the_rewriter_copies_a_small_remaining_batch_so_that_the_memory_of_its_r
     assert kept.view == batch.view
 
 
-def test_compaction_keeps_the_last_batch_of_a_range_empty_if_it_loses_all_records() -> None:
+def test_compaction_keeps_the_last_batch_of_a_range_without_records_if_it_removes_them_all() -> (
+    None
+):
     """Consumers that read to the end wait for that offset; records without a key go."""
 
     async def on_loop() -> None:

@@ -286,7 +286,7 @@ def test_removing_compact_from_the_cleanup_policy_ends_compaction_before_its_nex
     story(work)
 
 
-def test_a_merge_whose_first_records_were_deleted_meanwhile_is_refused_and_planned_again() -> None:
+def test_the_coordinator_refuses_a_merge_whose_first_records_were_deleted_meanwhile() -> None:
     async def work(world: World) -> None:
         await world.cluster.create("t")
         await world.fill(40)

@@ -124,7 +124,7 @@ def test_a_broker_does_not_probe_a_store_while_its_uploads_succeed() -> None:
     story(tell)
 
 
-def test_an_upload_refused_because_its_object_id_is_in_use_is_no_store_fault() -> None:
+def test_a_store_reports_no_fault_for_an_upload_whose_object_id_is_in_use() -> None:
     async def tell(world: World) -> None:
         await world.watched.upload("object", [b"x"], 1)
         with pytest.raises(StorageError):

@@ -116,7 +116,7 @@ def test_dump_log_reports_an_unknown_or_ambiguous_object_id_in_one_line(esker, t
     assert esker("dump-log", "s3://bucket-without-key").code == 2
 
 
-def test_every_flipped_bit_of_a_wal_object_is_reported_with_its_position(tmp_path):
+def test_dump_log_reports_every_flipped_bit_of_a_wal_object_with_its_position(tmp_path):
     data = whole_object()
     for position in range(0, len(data), 7):
         damaged = bytearray(data)
@@ -127,7 +127,7 @@ def test_every_flipped_bit_of_a_wal_object_is_reported_with_its_position(tmp_pat
         assert str(path) in str(caught.value), f"flipped at {position}"
 
 
-def test_damage_in_a_wal_object_is_reported_in_one_line_that_names_the_batch(esker, tmp_path):
+def test_dump_log_reports_damage_in_a_wal_object_in_one_line_that_names_the_batch(esker, tmp_path):
     data = bytearray(whole_object())
     second = len(batch(b"a", b"b"))
     data[second + 70] ^= 4
@@ -159,7 +159,9 @@ def with_footer(fields: object) -> bytes:
         (with_footer([1, "c", 4711, 1, 1, [["x" * 16, 0, 0, 0, 0, 0, 0]]]), "cannot be read"),
     ],
 )
-def test_an_incomplete_or_misnamed_wal_object_is_reported_as_damaged(esker, tmp_path, data, says):
+def test_dump_log_reports_an_incomplete_or_misnamed_wal_object_as_damaged(
+    esker, tmp_path, data, says
+):
     path = put(tmp_path, data)
     for options in ([], ["--verify"], ["--json"]):
         ran = esker("dump-log", *options, str(path))
@@ -181,7 +183,7 @@ def known(**changed) -> DescribeDisklessObjectResponse:
     return DescribeDisklessObjectResponse(**(values | changed))
 
 
-def test_verification_compares_a_wal_object_with_its_coordinators_metadata(tmp_path):
+def test_dump_log_verify_compares_a_wal_object_with_its_coordinators_metadata(tmp_path):
     source = FileObject(put(tmp_path, whole_object()))
     (remark,) = verify_object(source, known=known()).remarks
     assert remark.startswith("as its coordinator has it: 100 of ")

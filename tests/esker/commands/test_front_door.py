@@ -100,7 +100,7 @@ def test_esker_refuses_to_run_in_python_without_assertions(tmp_path, optimize):
     assert ran.stderr.count("\n") == 1
 
 
-def test_a_full_disk_under_standard_output_is_a_one_line_error(tmp_path) -> None:
+def test_a_command_reports_a_full_disk_under_its_standard_output_in_one_line(tmp_path) -> None:
     log = shlex.quote(str(write_segment(tmp_path)))
     for words in ("storage random-uuid", "--help", f"dump-log {log}"):
         shell = f"{sys.executable} -m esker {words} > /dev/full"

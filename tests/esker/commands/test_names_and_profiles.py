@@ -260,7 +260,7 @@ def test_the_error_for_an_invalid_profiles_file_names_the_file_and_the_line(
         assert ran.err.count("\n") == 1
 
 
-def test_a_profiles_file_that_is_unreadable_is_an_error_with_its_path(
+def test_a_command_reports_an_unreadable_profiles_file_with_its_path(
     esker: Callable[..., Ran], config: Path
 ) -> None:
     config.write_bytes(b"\xff")
@@ -316,7 +316,7 @@ def test_profile_use_changes_nothing_but_the_name_in_the_file_that_a_link_points
         assert file.read_bytes().decode() == f'profile = "{name}"{rest}'
 
 
-def test_profile_use_leaves_a_file_as_it_is_whose_default_profile_it_cannot_change(
+def test_profile_use_leaves_a_file_unchanged_whose_default_profile_it_cannot_change(
     esker: Callable[..., Ran], config: Path
 ) -> None:
     text = 'profile = """\na"""\n[profiles.a]\nbootstrap.servers = "h:1"\n'

@@ -102,7 +102,7 @@ def test_dump_log_verify_reports_a_checkpoint_without_a_header_but_no_temporary_
     assert (ran.code, found[NAME], found[part_name(ID, 9)]) == (1, "damaged", "part")
 
 
-def test_snapshot_list_of_a_path_that_is_not_a_log_directory_is_a_one_line_error(esker, tmp_path):
+def test_snapshot_list_reports_a_path_that_is_not_a_log_directory_in_one_line(esker, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     for name, says in (("nix", "No such file"), ("file", "Not a directory"), ("empty", "no log")):
@@ -187,7 +187,7 @@ def test_snapshot_inspect_reports_an_undecodable_record_with_a_valid_checksum_as
     assert esker("snapshot", "inspect", NAME).code == 1
 
 
-def test_snapshot_inspect_of_a_path_that_is_not_a_file_is_a_one_line_error(esker, tmp_path):
+def test_snapshot_inspect_reports_a_path_that_is_not_a_file_in_one_line(esker, tmp_path):
     (tmp_path / "dir.checkpoint").mkdir()
     for name in ("nix.checkpoint", "dir.checkpoint"):
         ran = esker("snapshot", "inspect", name)

@@ -137,7 +137,7 @@ class TestRefusals:
         command.plan("--grace", "1s", "--dangerously-short-grace")
 
     @pytest.mark.parametrize("grace", ["", "72", "h", "-1h", "1.5h", "72 h", "1w", "9999999h"])
-    def test_an_invalid_grace_period_of_the_orphans_command_is_a_usage_error(
+    def test_the_orphans_command_refuses_an_invalid_grace_period_with_a_usage_error(
         self, command: Command, clock: Clock, grace: str
     ) -> None:
         assert clock.now_ms == START_MS
@@ -187,7 +187,7 @@ class TestRefusals:
         assert "make a new one" in command("show", str(command.out), code=4).stderr
         command("show", str(command.directory / "none"), code=3)
 
-    def test_an_orphans_plan_can_be_applied_again_after_no_controller_was_reachable(
+    def test_the_orphans_command_applies_a_plan_again_after_no_controller_was_reachable(
         self, command: Command, clock: Clock
     ) -> None:
         clock.now_ms = START_MS + 10**12

@@ -120,14 +120,14 @@ def test_dump_log_verify_reports_an_incomplete_checkpoint_as_damaged(
     assert reason in damaged(esker("dump-log", "--verify", "--json", CHECKPOINT))["reason"]
 
 
-def test_the_verification_report_names_the_kind_of_a_checkpoints_footer(esker, tmp_path):
+def test_dump_log_verify_names_the_program_that_wrote_a_checkpoint(esker, tmp_path):
     (tmp_path / CHECKPOINT).write_bytes(as_kafka_closes(header_batch()))
     ran = esker("dump-log", "--verify", CHECKPOINT)
     assert ran.code == 0
     assert "written by Kafka: its footer holds no checksum of the whole" in ran.out
 
 
-def test_deep_verification_by_dump_log_reports_undecodable_records_with_a_valid_checksum(
+def test_dump_log_deep_verification_reports_undecodable_records_with_a_valid_checksum(
     esker, tmp_path
 ):
     wrong = build_value_batch([b"\x01\x02\x00"], base_offset=1, leader_epoch=3, timestamp=TIME)

@@ -399,7 +399,7 @@ def test_a_node_that_shuts_down_refuses_a_fetch() -> None:
         ({"fetch_offset": 2**62, "last_fetched_epoch": 3}, EpochEnd(3, 6)),
     ],
 )
-def test_a_fetch_with_a_diverging_log_is_answered_with_the_last_common_epoch_and_its_end(
+def test_a_leader_answers_a_diverging_fetch_with_the_last_common_epoch_and_its_end(
     changes: dict, expected: EpochEnd | None
 ) -> None:
     assert leader().ask(fetch(**changes)).diverging == expected
@@ -495,7 +495,7 @@ def test_a_follower_with_a_slow_disk_does_not_treat_its_leader_as_failed() -> No
     assert deadlines[Timer.FETCH] == member.now_ms + CONFIG.fetch_timeout_ms
 
 
-def test_a_virtual_timer_that_an_earlier_timer_postpones_does_not_fire() -> None:
+def test_the_raft_core_does_not_fire_a_timer_that_an_earlier_timer_postponed() -> None:
     timers = Timers(Gate(ElectionState(epoch=Epoch(0))))
     timers.set(Timer.FETCH, 10)
     timers.set(Timer.FAILOVER, 20)
@@ -680,7 +680,7 @@ def test_the_test_helpers_leader_and_follower_build_members_with_these_roles() -
 @pytest.mark.parametrize(
     "setting", [{"election_timeout_ms": 0}, {"fetch_max_wait_ms": 2000}, {"fetch_max_bytes": -1}]
 )
-def test_an_invalid_quorum_setting_is_refused_with_an_error_that_names_the_setting(
+def test_the_raft_core_refuses_an_invalid_quorum_setting_with_an_error_that_names_it(
     setting: dict,
 ) -> None:
     with pytest.raises(ValueError, match=next(iter(setting))):
@@ -834,7 +834,7 @@ def test_a_follower_reports_a_snapshot_that_contradicts_its_committed_records_as
 
 
 @pytest.mark.parametrize("epochs", [(), ((3, 8),), ((1, 0), (2, 3), (3, 4))])
-def test_a_snapshot_that_agrees_with_the_committed_records_is_installed(
+def test_a_follower_installs_a_snapshot_that_agrees_with_its_committed_records(
     epochs: tuple[tuple[int, int], ...],
 ) -> None:
     """Also if it names no epochs, or only some that began later: no more can be known."""
@@ -849,7 +849,7 @@ def test_a_snapshot_that_agrees_with_the_committed_records_is_installed(
     assert member.quorum.log.epochs_below(Offset(9)) == pairs
 
 
-def test_a_snapshot_below_committed_records_is_installed_only_in_a_log_without_these_records() -> (
+def test_a_follower_installs_a_snapshot_below_committed_records_only_without_these_records() -> (
     None
 ):
     epochs = (EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(3)))

@@ -214,7 +214,7 @@ def test_a_refused_request_with_a_newer_epoch_does_not_use_up_a_voters_epoch_bud
     assert member.ask(hostile_vote(BUDGET)).granted
 
 
-def test_a_pre_vote_of_a_newer_epoch_is_answered_in_that_epoch() -> None:
+def test_a_voter_answers_a_pre_vote_of_a_newer_epoch_in_that_epoch() -> None:
     """Kafka's voters drop an answer of an older epoch; and it names no leader of another epoch."""
     member = Member()
     answer = member.ask(vote(epoch=Epoch(9), pre_vote=True))

@@ -81,7 +81,7 @@ def test_a_node_closes_a_connection_that_sends_a_malformed_quorum_request(
     assert closes(client.socket)
 
 
-def test_a_request_of_several_megabytes_without_records_is_refused_before_decoding(
+def test_a_node_refuses_a_request_of_several_megabytes_without_records_before_decoding(
     client: Client,
 ) -> None:
     data = quorum.DescribeQuorumRequest.TopicData
@@ -124,18 +124,20 @@ def vote(cluster_id: str | None = CLUSTER_ID, **fields: object) -> quorum.VoteRe
     )
 
 
-def test_a_vote_of_another_cluster_is_refused_with_inconsistent_cluster_id(client: Client) -> None:
+def test_a_voter_refuses_a_vote_of_another_cluster_with_inconsistent_cluster_id(
+    client: Client,
+) -> None:
     assert client.ask(vote("another"), quorum.VoteResponse, 2).error_code == 104
 
 
-def test_a_vote_request_with_another_nodes_voter_id_is_refused_with_invalid_voter_key(
+def test_a_voter_refuses_a_vote_with_another_nodes_voter_id_with_invalid_voter_key(
     client: Client,
 ) -> None:
     answer = client.ask(vote(voter_id=99), quorum.VoteResponse, 2)
     assert answer.topics[0].partitions[0].error_code == 125  # INVALID_VOTER_KEY
 
 
-def test_a_vote_request_that_names_no_raft_group_is_refused_with_invalid_request(
+def test_a_node_refuses_a_vote_request_that_names_no_raft_group_with_invalid_request(
     client: Client,
 ) -> None:
     request = quorum.VoteRequest(cluster_id=CLUSTER_ID, topics=())
@@ -172,14 +174,16 @@ def test_a_leader_refuses_a_fetch_with_a_lower_or_higher_leader_epoch_with_an_er
 
 
 @pytest.mark.parametrize("field", ["fetch_offset", "last_fetched_epoch", "current_leader_epoch"])
-def test_a_quorum_request_with_a_negative_number_is_refused_with_invalid_request(
+def test_a_node_refuses_a_quorum_request_with_a_negative_number_with_invalid_request(
     client: Client, field: str
 ) -> None:
     answer = client.ask(fetch_request(77, **{field: -5}), fetch.FetchResponse, 17)
     assert answer.error_code == 42
 
 
-def test_a_fetch_beyond_the_log_end_is_answered_with_the_diverging_epoch(client: Client) -> None:
+def test_a_leader_answers_a_fetch_beyond_its_log_end_with_the_diverging_epoch(
+    client: Client,
+) -> None:
     epoch = client.describe("esker-bench-log").leader_epoch
     request = fetch_request(
         77, current_leader_epoch=epoch, fetch_offset=10**12, last_fetched_epoch=epoch
@@ -190,7 +194,9 @@ def test_a_fetch_beyond_the_log_end_is_answered_with_the_diverging_epoch(client:
     assert answer.diverging_epoch.end_offset < 10**12
 
 
-def test_fetching_an_unknown_snapshot_is_refused_with_snapshot_not_found(client: Client) -> None:
+def test_a_leader_refuses_to_serve_an_unknown_snapshot_with_snapshot_not_found(
+    client: Client,
+) -> None:
     epoch = client.describe("esker-bench-log").leader_epoch
     topic = fetch.FetchSnapshotRequest.TopicSnapshot
     partition = topic.PartitionSnapshot(

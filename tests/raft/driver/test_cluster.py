@@ -198,7 +198,7 @@ def test_a_node_with_a_lost_raft_group_directory_starts_only_after_a_rejoin(tmp_
         assert cluster.wait_for_leader() != leader
 
 
-def test_a_second_node_process_on_the_same_log_directory_is_refused(tmp_path: Path) -> None:
+def test_a_second_node_process_refuses_to_run_on_the_same_log_directory(tmp_path: Path) -> None:
     with Cluster(tmp_path, size=1, quorum=QUICK) as cluster:
         cluster.start()
         cluster.wait_for_leader()

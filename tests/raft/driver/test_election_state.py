@@ -40,7 +40,7 @@ def write_log(storage: Storage, epoch: int) -> None:
     storage.close()
 
 
-def test_a_log_with_an_epoch_far_above_the_election_state_is_refused_as_damaged(tmp_path):
+def test_a_node_refuses_a_log_with_an_epoch_far_above_the_election_state_as_damaged(tmp_path):
     """A batch's epoch is outside its checksum: one damaged bit would become the quorum's epoch."""
     Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
     write_log(opened(tmp_path), 1 << 30)
@@ -50,7 +50,7 @@ def test_a_log_with_an_epoch_far_above_the_election_state_is_refused_as_damaged(
     storage.close()
 
 
-def test_a_log_with_an_epoch_slightly_above_the_election_state_is_accepted(tmp_path):
+def test_a_node_accepts_a_log_with_an_epoch_slightly_above_the_election_state(tmp_path):
     """Kafka, too, takes the later of the two."""
     Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
     write_log(opened(tmp_path), BUDGET)
@@ -59,7 +59,7 @@ def test_a_log_with_an_epoch_slightly_above_the_election_state_is_accepted(tmp_p
     storage.close()
 
 
-def test_a_raft_group_without_its_election_state_is_reported_as_a_lost_disk(tmp_path):
+def test_a_node_reports_a_raft_group_without_its_election_state_as_a_lost_disk(tmp_path):
     Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
     (tmp_path / GROUP.name / QUORUM_STATE_FILE).unlink()
     storage = opened(tmp_path)

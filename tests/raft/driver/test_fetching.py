@@ -278,7 +278,7 @@ def test_a_restarted_follower_resumes_its_checkpoint_download(tmp_path: Path) ->
     run(tmp_path, story)
 
 
-def test_a_checkpoint_joined_from_two_leaders_files_is_rejected_and_fetched_again(
+def test_a_follower_rejects_a_checkpoint_joined_from_two_leaders_files_and_fetches_it_again(
     tmp_path: Path,
 ) -> None:
     """Same id, same size, other bytes: only the footer's checksum can tell.
@@ -347,7 +347,7 @@ def test_a_follower_that_receives_an_invalid_chunk_deletes_its_partial_checkpoin
     run(tmp_path, story)
 
 
-def test_a_damaged_checkpoint_of_the_right_size_is_rejected_before_publication(
+def test_a_follower_rejects_a_damaged_checkpoint_of_the_right_size_before_publication(
     tmp_path: Path,
 ) -> None:
     """Mutant "install before verifying": the name would be there, and `SnapshotFetched` told."""
@@ -369,7 +369,7 @@ def test_a_mutant_that_skips_verification_publishes_a_damaged_checkpoint(
     unknown = SimpleNamespace(preamble=SimpleNamespace(epochs=()))
     monkeypatch.setattr(PartDownload, "verify", lambda _: unknown)
     with pytest.raises(AssertionError, match="SnapshotFetched"):
-        test_a_damaged_checkpoint_of_the_right_size_is_rejected_before_publication(tmp_path)
+        test_a_follower_rejects_a_damaged_checkpoint_of_the_right_size_before_publication(tmp_path)
 
 
 def from_store(tmp_path: Path, pin_ms: int) -> object:
@@ -441,7 +441,7 @@ def test_the_error_code_of_a_refused_snapshot_download_decides_if_the_partial_fi
     run(tmp_path, story)
 
 
-def test_an_undecodable_fetch_snapshot_response_is_reported_as_a_fault_of_the_leader(
+def test_a_follower_reports_an_undecodable_fetch_snapshot_response_as_the_leaders_fault(
     tmp_path: Path,
 ) -> None:
     async def story(leader: Leader, follower: Follower) -> None:

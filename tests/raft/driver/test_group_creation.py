@@ -36,7 +36,7 @@ def make(log_dir: Path, last_step: str) -> None:
 
 
 @pytest.mark.parametrize("last_step", STEPS)
-def test_a_raft_group_whose_creation_was_interrupted_is_created_again(
+def test_a_node_creates_a_raft_group_again_whose_creation_was_interrupted(
     tmp_path: Path, last_step: str
 ) -> None:
     make(tmp_path, last_step)

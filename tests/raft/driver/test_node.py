@@ -156,7 +156,7 @@ def test_a_node_refuses_a_log_directory_that_is_unformatted_or_of_another_node(
     asyncio.run(story())
 
 
-def test_invalid_node_settings_are_refused_with_an_error_that_names_the_setting(
+def test_a_node_refuses_invalid_settings_with_an_error_that_names_the_setting(
     tmp_path: Path,
 ) -> None:
     good = config_of(tmp_path, 1)

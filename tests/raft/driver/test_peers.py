@@ -54,7 +54,7 @@ async def silent_listener() -> Listener:
     return listener
 
 
-def test_node_requests_on_a_connection_that_was_lost_before_its_first_request_fail(
+def test_requests_on_a_connection_that_was_lost_before_its_first_request_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The connection ends after it was made, before `_open` continues: the link may redial."""

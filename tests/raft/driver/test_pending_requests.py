@@ -69,7 +69,7 @@ class Story:
         self.pending.release_held()  # what `DiskWork` does after every append
 
 
-def test_a_fetch_response_without_records_is_delayed_until_the_next_append() -> None:
+def test_a_leader_delays_a_fetch_response_without_records_until_the_next_append() -> None:
     async def story() -> None:
         one = Story()
         one.fetch_and_respond()
@@ -82,7 +82,7 @@ def test_a_fetch_response_without_records_is_delayed_until_the_next_append() -> 
     asyncio.run(story())
 
 
-def test_a_delayed_fetch_response_without_records_is_sent_after_its_maximum_delay() -> None:
+def test_a_leader_sends_a_delayed_fetch_response_without_records_after_the_maximum_delay() -> None:
     async def story() -> None:
         one = Story()
         one.fetch_and_respond()
@@ -119,7 +119,7 @@ class HandLoop:
         return self.now - 10.0
 
 
-def test_a_fetch_response_to_an_observer_is_delayed_less_than_a_response_to_a_voter() -> None:
+def test_a_leader_delays_a_fetch_response_to_an_observer_less_than_to_a_voter() -> None:
     """Clients of an observer wait for its high watermark; a voter serves none."""
 
     async def story() -> None:
@@ -140,7 +140,7 @@ def test_a_fetch_response_to_an_observer_is_delayed_less_than_a_response_to_a_vo
     asyncio.run(story())
 
 
-def test_fetch_responses_are_not_delayed_while_a_linearizable_read_waits() -> None:
+def test_a_leader_delays_no_fetch_response_while_a_linearizable_read_waits() -> None:
     async def story() -> None:
         one = Story()
         one.pending.reads_waiting = 1
@@ -150,7 +150,7 @@ def test_fetch_responses_are_not_delayed_while_a_linearizable_read_waits() -> No
     asyncio.run(story())
 
 
-def test_a_fetch_response_with_records_is_sent_at_once() -> None:
+def test_a_leader_sends_a_fetch_response_with_records_at_once() -> None:
     async def story() -> None:
         one = Story()
         one.end_offset = 8

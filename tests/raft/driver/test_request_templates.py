@@ -53,7 +53,7 @@ def learnt(frame: bytes) -> RequestTemplates:
 
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
 @pytest.mark.parametrize("size", [1, 40, 90, 20_000])
-def test_a_produce_frame_with_the_bytes_of_an_earlier_request_is_parsed_by_its_template(
+def test_a_node_parses_a_produce_frame_with_the_bytes_of_an_earlier_request_by_template(
     version: int, size: int
 ) -> None:
     templates = learnt(frame_of([b"first"], version=version, correlation_id=1))

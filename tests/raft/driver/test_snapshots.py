@@ -256,7 +256,7 @@ def test_a_leader_keeps_a_checkpoint_while_a_client_fetches_its_chunks(client: C
         ({"partition": 7}, 3),  # UNKNOWN_TOPIC_OR_PARTITION
     ],
 )
-def test_invalid_fetch_snapshot_requests_are_refused_with_their_error_code(
+def test_a_leader_refuses_invalid_fetch_snapshot_requests_with_their_error_code(
     client: Client, change: dict, error: int
 ) -> None:
     (chunk,) = client.fetch_snapshot((BENCH, {**known(client), **change}))
@@ -275,12 +275,14 @@ def test_a_fetch_snapshot_refused_as_a_whole_gets_a_top_level_error_code(
     assert refused.value.error == error
 
 
-def test_a_fetch_snapshot_with_a_negative_replica_id_is_refused(client: Client) -> None:
+def test_a_node_refuses_a_fetch_snapshot_with_a_negative_replica_id(client: Client) -> None:
     (chunk,) = client.fetch_snapshot((BENCH, known(client)), replica_id=-1)
     assert chunk.error_code == 42
 
 
-def test_snapshot_requests_without_or_with_too_many_partitions_are_refused(client: Client) -> None:
+def test_a_node_refuses_snapshot_requests_without_or_with_too_many_partitions(
+    client: Client,
+) -> None:
     for asked in ([], [(BENCH, known(client))] * 65):
         with pytest.raises(ClientError) as refused:
             client.fetch_snapshot(*asked, cluster_id=CLUSTER_ID)
@@ -293,7 +295,7 @@ def test_a_fetch_snapshot_at_the_end_of_the_file_returns_no_bytes(client: Client
     assert (chunk.error_code, chunk.size, len(chunk.unaligned_records)) == (0, size, 0)
 
 
-def test_a_take_snapshot_request_takes_a_checkpoint_unless_the_request_is_invalid(
+def test_a_node_takes_a_checkpoint_on_request_unless_the_request_is_invalid(
     client: Client,
 ) -> None:
     first = taken(client, METADATA)
@@ -375,7 +377,7 @@ def test_a_node_stops_a_raft_group_that_a_loaded_checkpoint_does_not_name(alone:
     wait_until(lambda: not listed(), "the group is listed no more")
 
 
-def test_a_log_that_starts_above_0_without_a_checkpoint_is_refused_with_an_error(
+def test_a_node_refuses_a_log_that_starts_above_0_without_a_checkpoint(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, size=1, quorum=QUICK, state="kv", log_starts=AT_ONCE) as cluster:

@@ -95,7 +95,7 @@ def test_no_read_of_a_raft_groups_storage_returns_batches_past_the_requested_end
             assert list(iter_batches(data))[-1].header.end_offset <= end
 
 
-def test_after_a_truncation_the_storage_returns_no_truncated_batch_from_its_memory_cache(
+def test_storage_returns_no_truncated_batch_from_its_memory_cache(
     storage: Storage,
 ) -> None:
     begins = fill(storage, 10)
@@ -127,7 +127,7 @@ def test_a_raft_group_that_lost_its_disk_stays_in_recovery_until_it_has_caught_u
     assert not opened(tmp_path).recovering
 
 
-def test_a_raft_group_directory_that_is_missing_or_of_another_group_is_reported_as_a_lost_disk(
+def test_a_node_reports_a_missing_or_foreign_raft_group_directory_as_a_lost_disk(
     tmp_path: Path, opened: Callable[[Path], Storage]
 ) -> None:
     with pytest.raises(LostDiskError):

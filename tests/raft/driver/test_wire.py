@@ -144,7 +144,7 @@ def test_the_wire_decoder_joins_adjacent_fetched_batches_of_one_epoch_into_one_b
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])
-def test_an_invalid_fetched_batch_and_all_batches_after_it_are_dropped(damage: str) -> None:
+def test_the_fetch_decoder_drops_an_invalid_batch_and_all_batches_after_it(damage: str) -> None:
     """KAFKA-18723: what is corrupt is fetched again, not appended."""
     batches = [
         build_value_batch([b"x" * 50], base_offset=offset, leader_epoch=1, timestamp=0)
@@ -168,14 +168,16 @@ def test_an_invalid_fetched_batch_and_all_batches_after_it_are_dropped(damage: s
         (16, b"\x01"),  # magic
     ],
 )
-def test_fetched_batches_with_invalid_offsets_or_epochs_are_dropped(at: int, field: bytes) -> None:
+def test_the_fetch_decoder_drops_batches_with_invalid_offsets_or_epochs(
+    at: int, field: bytes
+) -> None:
     batch = build_value_batch([b"x"], base_offset=0, leader_epoch=1, timestamp=0)
     batch[at : at + len(field)] = field
     assert wire_fetch.read_batches(batch) == ()
 
 
 @pytest.mark.parametrize("delta", [-1, 0])
-def test_a_fetched_batch_that_ends_before_its_base_offset_is_dropped(delta: int) -> None:
+def test_the_fetch_decoder_drops_a_batch_that_ends_before_its_base_offset(delta: int) -> None:
     """With a good checksum: a peer may send nonsense that is whole."""
     batch = build_value_batch([b"x"], base_offset=5, leader_epoch=1, timestamp=0)
     struct.pack_into(">i", batch, 23, delta)  # last offset delta
@@ -202,7 +204,7 @@ def test_a_fetch_response_carries_a_diverging_epoch_or_a_snapshot_id() -> None:
     assert message.node_endpoints[0].host == "localhost"
 
 
-def test_a_quorum_request_that_names_two_raft_groups_or_none_is_refused() -> None:
+def test_the_wire_decoder_refuses_a_quorum_request_that_names_two_raft_groups_or_none() -> None:
     topic = quorum.DescribeQuorumRequest.TopicData
     partition = topic.PartitionData(partition_index=0)
     one = topic(topic_name="a", partitions=(partition,))
@@ -212,7 +214,7 @@ def test_a_quorum_request_that_names_two_raft_groups_or_none_is_refused() -> Non
 
 
 @pytest.mark.parametrize("field", ["replica_epoch", "replica_id", "last_offset"])
-def test_a_quorum_request_with_negative_numbers_is_refused(field: str) -> None:
+def test_the_wire_decoder_refuses_a_quorum_request_with_negative_numbers(field: str) -> None:
     topic = quorum.VoteRequest.TopicData
     numbers = {"replica_epoch": 1, "replica_id": 1, "last_offset_epoch": 1, "last_offset": 1}
     numbers[field] = -2
@@ -246,7 +248,7 @@ def test_a_quorum_request_for_an_unknown_raft_group_gets_unknown_topic_or_partit
         wire.read_response(over_the_wire(answer, latest(answer)))
 
 
-def test_a_fetch_for_an_unknown_topic_id_is_refused_with_unknown_topic_id() -> None:
+def test_a_node_refuses_a_fetch_for_an_unknown_topic_id_with_unknown_topic_id() -> None:
     ref = GroupRef(UUID(int=9), 0)
     answer = wire_fetch.refuse_fetch(ref, FetchForm("", UUID(int=9)))
     assert answer.responses[0].partitions[0].error_code == 100  # UNKNOWN_TOPIC_ID

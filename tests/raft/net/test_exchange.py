@@ -50,7 +50,7 @@ def test_a_network_client_receives_the_response_to_its_request(on_loop):
     on_loop(main())
 
 
-def test_a_server_sends_responses_in_request_order_whatever_order_they_are_ready_in(on_loop):
+def test_a_server_sends_responses_in_request_order_even_if_later_responses_are_ready_first(on_loop):
     async def main():
         parked: list[tuple[int, Reply]] = []
 
@@ -139,7 +139,7 @@ def test_a_network_request_whose_deadline_has_already_passed_fails(on_loop):
     on_loop(main())
 
 
-def test_a_refused_connection_and_an_unresolved_host_name_raise_errors_with_other_reasons(
+def test_a_refused_connection_and_an_unresolved_host_name_raise_errors_with_different_reasons(
     on_loop, unused_port
 ):
     async def main():

@@ -135,7 +135,7 @@ def test_the_request_header_parser_skips_unknown_tagged_fields():
     assert frame[skip_tagged_fields(frame, 0) :] == b"body"
 
 
-def test_a_client_id_that_is_too_long_is_refused_when_encoding():
+def test_a_client_refuses_to_encode_a_client_id_that_is_too_long():
     with pytest.raises(ValueError, match="32767"):
         request_header(RequestKind.of(1, 0, None), 0, "x" * 40_000)
 

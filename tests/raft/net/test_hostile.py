@@ -142,7 +142,7 @@ def test_the_listener_limits_its_log_lines_about_malformed_connections(on_loop, 
 
 
 @pytest.mark.parametrize("sent", [b"\x00", b"\x00\x00\x10\x00", b"\x00\x00\x10\x00half"])
-def test_a_connection_stalled_in_the_middle_of_a_frame_is_closed(on_loop, sent):
+def test_a_listener_closes_a_connection_stalled_in_the_middle_of_a_frame(on_loop, sent):
     async def main():
         listener = Listener(echo, limits=Limits(stall_ms=60_000))
         await listener.start("127.0.0.1", 0)
@@ -195,7 +195,7 @@ def test_a_listener_does_not_close_a_connection_to_a_slow_client_that_makes_prog
     on_loop(main())
 
 
-def test_idle_connections_are_closed_and_connections_with_requests_in_flight_stay_open(on_loop):
+def test_a_listener_closes_idle_connections_but_none_with_a_request_in_flight(on_loop):
     async def main():
         def park(connection: ServerConnection, frame: Frame) -> Answer:
             return Reply(connection) if len(frame) > 20 else echo(connection, frame)
@@ -236,7 +236,7 @@ def test_a_listener_closes_idle_connections_by_a_timer_of_its_own(on_loop):
     on_loop(main())
 
 
-def test_a_connection_beyond_the_limit_is_closed_and_earlier_connections_stay_open(on_loop):
+def test_a_listener_closes_a_connection_beyond_the_limit_and_keeps_earlier_connections(on_loop):
     async def main():
         listener = Listener(echo, limits=Limits(max_connections=2))
         await listener.start("127.0.0.1", 0)

@@ -230,7 +230,7 @@ def test_a_server_reads_no_further_request_of_a_connection_at_its_limit_of_pendi
     on_loop(main())
 
 
-def test_a_connection_to_a_client_that_never_reads_is_paused_and_then_closed(on_loop):
+def test_a_server_pauses_and_then_closes_a_connection_to_a_client_that_never_reads(on_loop):
     async def main():
         answer = response_header(0, flexible=True) + bytes(100_000)
         handled = 0
@@ -309,7 +309,7 @@ def test_the_requests_of_all_connections_stay_within_the_shared_memory_limit(on_
     on_loop(main())
 
 
-def test_a_small_request_is_served_while_large_requests_fill_the_shared_memory(on_loop):
+def test_a_server_serves_a_small_request_while_large_requests_fill_the_shared_memory(on_loop):
     async def main():
         parked: list[Reply] = []
 

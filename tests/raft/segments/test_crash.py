@@ -180,7 +180,7 @@ STORY = [
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_a_log_can_be_opened_after_a_crash_at_any_disk_operation(seed):
+def test_a_log_opens_after_a_crash_at_any_disk_operation(seed):
     disk = SimulatedDisk()
     run(LogAndModel(disk), STORY)
     for step in range(15, disk.steps):  # the first steps create the log
@@ -195,7 +195,7 @@ def test_a_log_can_be_opened_after_a_crash_at_any_disk_operation(seed):
 
 
 @pytest.mark.parametrize("seed", seeds(6))
-def test_the_creation_of_a_log_can_be_repeated_after_a_power_loss_at_any_disk_operation(seed):
+def test_the_creation_of_a_log_succeeds_when_repeated_after_a_power_loss(seed):
     """The caller lists a log once `create` has returned: until then there may be none, or half."""
     disk = SimulatedDisk()
     Log.create(disk, DIRECTORY)

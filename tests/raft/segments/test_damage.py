@@ -316,7 +316,7 @@ def test_log_recovery_scans_a_log_without_a_recovery_point_completely(log, disk,
     assert "recovery_point=missing" in caplog.text
 
 
-def test_a_log_with_an_unreadable_recovery_point_is_not_opened(log, disk, config):
+def test_a_log_with_an_unreadable_recovery_point_does_not_open(log, disk, config):
     written(log, recovery_point=20)
     disk.replace(DIRECTORY / RECOVERY_POINT_FILE, b"?" * 8192)
     with pytest.raises(CorruptFileError):
@@ -388,7 +388,7 @@ def test_offset_and_time_index_entries_have_their_golden_bytes(disk):
     ]
 
 
-def test_a_log_whose_batches_name_more_records_than_an_index_entry_can_is_opened_and_read() -> None:
+def test_a_log_opens_whose_batches_name_more_records_than_an_index_entry_can() -> None:
     """A batch with a right checksum may claim 2 ** 31 offsets. Found by tests/fuzz."""
     config, span = LogConfig(index_interval_bytes=100), 2**31 - 1
     disk, data = SimulatedDisk(), bytearray()

@@ -39,7 +39,7 @@ def partition(node: Path) -> Path:
     return node / "__cluster_metadata-0"
 
 
-def test_a_log_written_by_kafka_is_opened_completely(node):
+def test_esker_opens_a_log_written_by_kafka_completely(node):
     log = Log.open(FILES, partition(node))
     size = sum(path.stat().st_size for path in (RECORDED / node.name).glob("*/*.log"))
     assert log.size_bytes == size, "nothing was cut"
@@ -93,7 +93,7 @@ def test_a_time_index_written_by_kafka_answers_lookups(node):
             assert index.lookup(timestamp) < offset
 
 
-def test_kafkas_metadata_files_are_read_and_written_back_byte_for_byte(node):
+def test_esker_reads_kafkas_metadata_files_and_writes_them_back_byte_for_byte(node):
     directory = partition(node)
     assert read_partition_metadata(FILES, directory) == METADATA_TOPIC_ID
     state = read_quorum_state(FILES, directory)

@@ -135,7 +135,7 @@ def test_the_log_rolls_segments_by_size_and_names_each_segment_for_its_first_off
     assert names(disk) == [0, 6, 12, 18]
 
 
-def test_an_append_larger_than_a_segment_is_spread_over_several_segments(log, disk):
+def test_the_log_spreads_an_append_larger_than_a_segment_over_several_segments(log, disk):
     log.append(b"".join(batch(i, size=300) for i in range(8)))
     assert log.log_end_offset == 8
     assert names(disk) == [0, 2, 4, 6]
@@ -341,7 +341,7 @@ def test_bytes_of_an_append_that_a_full_disk_cut_short_do_not_return_after_a_res
         assert Log.open(disk, DIRECTORY, config).log_end_offset == 1
 
 
-def test_a_log_on_a_full_disk_can_be_opened_and_truncated(log, disk, config):
+def test_a_log_on_a_full_disk_opens_and_truncates(log, disk, config):
     fill(log, 20, epoch=1)
     fill(log, 1, epoch=2)
     log.flush()
@@ -427,7 +427,7 @@ def test_truncating_the_log_inside_a_batch_drops_the_whole_batch(log):
     assert log.truncate_to(6) == log.log_end_offset == 4
 
 
-def test_truncating_the_log_past_its_end_has_no_effect_and_below_its_start_is_refused(log):
+def test_truncating_the_log_past_its_end_has_no_effect_and_below_its_start_raises_an_error(log):
     fill(log, 20)
     log.flush()
     assert log.truncate_to(99) == 20

@@ -247,7 +247,7 @@ def test_an_unreadable_quorum_state_file_stops_the_node(disk, text):
 
 
 @pytest.mark.parametrize("epoch", [-1, 2**31, 2**40])
-def test_an_election_state_with_an_epoch_out_of_range_is_neither_read_nor_written(disk, epoch):
+def test_an_election_state_with_an_epoch_out_of_range_can_be_neither_read_nor_written(disk, epoch):
     """Voters that were told an epoch near 2^31 once wrote the one after it."""
     text = f'{{"leaderId":-1,"leaderEpoch":{epoch},"votedId":1,"data_version":0}}'
     disk.replace(ROOT / "quorum-state", text.encode())
@@ -257,7 +257,7 @@ def test_an_election_state_with_an_epoch_out_of_range_is_neither_read_nor_writte
         write_quorum_state(disk, ROOT, QuorumState(epoch=epoch))
 
 
-def test_an_election_state_with_the_last_possible_epoch_is_read_and_written(disk):
+def test_an_election_state_with_the_last_possible_epoch_can_be_read_and_written(disk):
     write_quorum_state(disk, ROOT, QuorumState(epoch=2**31 - 1))
     assert read_quorum_state(disk, ROOT) == QuorumState(epoch=2**31 - 1)
 
@@ -297,7 +297,7 @@ def test_the_recovery_point_file_has_its_golden_bytes(disk):
     assert content[SLOT_BYTES - 1] == ord("\n")
 
 
-def test_a_recovery_point_file_of_version_0_is_read_without_a_committed_offset(disk):
+def test_a_recovery_point_file_of_version_0_yields_no_committed_offset(disk):
     line = b"esker-recovery-point v0 seq=2 log_start=5 recovery_point=12 resetting=1 crc=d8fa3121"
     disk.replace(
         ROOT / RECOVERY_POINT_FILE, line + b"\n" + b" " * (SLOT_BYTES - len(line) - 2) + b"\n"
@@ -308,7 +308,7 @@ def test_a_recovery_point_file_of_version_0_is_read_without_a_committed_offset(d
     assert RecoveryPointFile.open(disk, ROOT).state.floor == 12
 
 
-def test_the_recovery_point_is_read_from_the_newest_valid_slot(disk):
+def test_the_reader_of_the_recovery_point_takes_the_newest_valid_slot(disk):
     file = RecoveryPointFile.create(disk, ROOT, LogState(0, 0))
     for point in range(1, 6):
         file.write(LogState(0, point))

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from records.schema import Message, MetadataRecord
 from records.types import ZERO_UUID
-from records.wire import Array, Bytes, Int8, Int32, Int64, String, Uuid, tag
+from records.wire import Array, Bool, Bytes, Int8, Int16, Int32, Int64, String, Uuid, tag
 
 
 class GroupOwnerRecord(MetadataRecord, key=1150, versions="0"):
@@ -103,3 +103,47 @@ class GroupsState(MetadataRecord, key=1155, versions="0"):
     """The counter of ownership epochs, which outlives its groups. First in checkpoints only."""
 
     next_ownership_epoch: Int64
+
+
+class PendingGroupOffsetsRecord(MetadataRecord, key=1156, versions="0"):
+    """Holds offsets of open transactions, which count once their transaction is committed.
+
+    In a checkpoint each record has one offset. Source: KIP-98.
+    """
+
+    class Commit(Message):
+        producer_id: Int64
+        producer_epoch: Int16
+        transaction_number: Int64  # under its transactional id
+        topics: Array[GroupOffsetsRecord.Topic]
+
+    group_id: String
+    ownership_epoch: Int64
+    sequence: Int64
+    commits: Array[Commit]
+
+
+class GroupMarkersRecord(MetadataRecord, key=1157, versions="0"):
+    """Ends transactions for all groups: their pending offsets count, or are dropped.
+
+    The columns have one entry for each transaction. Source: KIP-98.
+    """
+
+    producer_ids: Array[Int64]
+    transaction_numbers: Array[Int64]
+    committed: Array[Bool]  # False: aborted
+    ended_at_ms: Int64  # ms since 1970
+
+
+class EndedGroupTransactionRecord(MetadataRecord, key=1158, versions="0"):
+    """Holds the highest ended transaction of a producer id. In checkpoints only."""
+
+    producer_id: Int64
+    transaction_number: Int64
+    ended_at_ms: Int64  # ms since 1970
+
+
+class GroupProducersExpiredRecord(MetadataRecord, key=1159, versions="0"):
+    """Forgets the ended transactions of producer ids that have been silent for long."""
+
+    producer_ids: Array[Int64]

@@ -107,6 +107,7 @@ class FetchGroupStateRequest(Request, key=1123, versions="0"):
     group_id: String
     topics: Array[Topic] | None  # null: all offsets
     with_members: Bool = False
+    require_stable: Annotated[Bool, tag(0)] = False  # mark partitions with pending offsets
 
 
 class FetchGroupStateResponse(Response, key=1123, versions="0"):
@@ -120,6 +121,7 @@ class FetchGroupStateResponse(Response, key=1123, versions="0"):
             metadata: String
             committed_at_ms: Int64
             topic_id: Annotated[Uuid, tag(0)] = ZERO_UUID
+            is_unstable: Annotated[Bool, tag(1)] = False  # has pending offsets; may have no other
 
         topic_name: String
         partitions: Array[Partition]
@@ -166,6 +168,52 @@ class RemoveGroupOffsetsRequest(Request, key=1125, versions="0"):
 
 class RemoveGroupOffsetsResponse(Response, key=1125, versions="0"):
     """Tells that the group has none of these offsets any more, or an error for all."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+
+
+class CommitTransactionalOffsetsRequest(Request, key=1126, versions="0"):
+    """Commits offsets of a group in open transactions, by the group's owner. Source: KIP-98."""
+
+    class Commit(Message):
+        producer_id: Int64
+        producer_epoch: Int16
+        transaction_number: Int64  # from the proof that it is open
+        generation: Int32  # -1 with an empty member id: of a producer that is no member
+        member_id: String
+        topics: Array[CommitGroupOffsetsRequest.Commit.Topic]
+
+    group_id: String
+    ownership_epoch: Int64
+    sequence: Int64
+    commits: Array[Commit]
+
+
+class CommitTransactionalOffsetsResponse(Response, key=1126, versions="0"):
+    """Returns an error for each commit, in the order of the request; or one for all."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    commit_errors: Array[Int16] = ()
+
+
+class WriteGroupMarkersRequest(Request, key=1127, versions="0"):
+    """Ends transactions in all groups, by the leader of the transaction log.
+
+    The columns have one entry for each transaction. A marker that was written before changes
+    nothing.
+    """
+
+    producer_ids: Array[Int64]
+    transaction_numbers: Array[Int64]
+    committed: Array[Bool]  # False: aborted
+
+
+class WriteGroupMarkersResponse(Response, key=1127, versions="0"):
+    """Returns NONE once all markers are in the log, or one error for all."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -13,12 +13,16 @@ import pytest
 from records.codec import decode_message, encode_message
 from records.frame import decode_record, encode_record
 from records.groups import (
+    EndedGroupTransactionRecord,
     GroupGenerationRecord,
+    GroupMarkersRecord,
     GroupOffsetsRecord,
     GroupOffsetsRemovedRecord,
     GroupOwnerRecord,
+    GroupProducersExpiredRecord,
     GroupRemovedRecord,
     GroupsState,
+    PendingGroupOffsetsRecord,
 )
 from records.rpc.group_log import (
     AcquireGroupOwnershipRequest,
@@ -27,12 +31,16 @@ from records.rpc.group_log import (
     CommitGroupGenerationResponse,
     CommitGroupOffsetsRequest,
     CommitGroupOffsetsResponse,
+    CommitTransactionalOffsetsRequest,
+    CommitTransactionalOffsetsResponse,
     FetchGroupStateRequest,
     FetchGroupStateResponse,
     RemoveGroupOffsetsRequest,
     RemoveGroupOffsetsResponse,
     RemoveGroupRequest,
     RemoveGroupResponse,
+    WriteGroupMarkersRequest,
+    WriteGroupMarkersResponse,
 )
 from records.rpc.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from records.schema import MetadataRecord
@@ -148,6 +156,65 @@ GOLDEN: list[Golden] = [
     ),
     Golden(GroupRemovedRecord(group_id="g", reason=1), 0, "01 8209 00 02 67 01 00"),
     Golden(GroupsState(next_ownership_epoch=6), 0, "01 8309 00 0000000000000006 00"),
+    Golden(
+        PendingGroupOffsetsRecord(
+            group_id="g",
+            ownership_epoch=5,
+            sequence=6,
+            commits=(
+                PendingGroupOffsetsRecord.Commit(
+                    producer_id=7,
+                    producer_epoch=2,
+                    transaction_number=9,
+                    topics=(
+                        GroupOffsetsRecord.Topic(
+                            topic_name="t",
+                            partitions=(
+                                GroupOffsetsRecord.Topic.Partition(
+                                    partition_index=3,
+                                    committed_offset=42,
+                                    leader_epoch=-1,
+                                    metadata="x",
+                                    committed_at_ms=256,
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        0,
+        "01 8409 00"  # frame version 1, type 1156, record version 0
+        "02 67 0000000000000005 0000000000000006"  # group, ownership epoch, sequence
+        "02 0000000000000007 0002 0000000000000009"  # one commit: producer id, epoch, number
+        "02 02 74 02 00000003 000000000000002a ffffffff 02 78 0000000000000100 00 00"
+        "00 00",
+    ),
+    Golden(
+        GroupMarkersRecord(
+            producer_ids=(7, 8),
+            transaction_numbers=(9, 1),
+            committed=(True, False),
+            ended_at_ms=256,
+        ),
+        0,
+        "01 8509 00"  # frame version 1, type 1157, record version 0
+        "03 0000000000000007 0000000000000008"  # producer ids
+        "03 0000000000000009 0000000000000001"  # numbers
+        "03 01 00"  # committed, aborted
+        "0000000000000100 00",
+    ),
+    Golden(
+        EndedGroupTransactionRecord(producer_id=7, transaction_number=9, ended_at_ms=256),
+        0,
+        "01 8609 00"  # frame version 1, type 1158, record version 0
+        "0000000000000007 0000000000000009 0000000000000100 00",
+    ),
+    Golden(
+        GroupProducersExpiredRecord(producer_ids=(7,)),
+        0,
+        "01 8709 00 02 0000000000000007 00",  # type 1159, record version 0, one producer id
+    ),
 ]
 
 RPCS: list[Golden] = [
@@ -245,6 +312,81 @@ RPCS: list[Golden] = [
         "02 02 74 02 00000003 000000000000002a ffffffff 02 78 0000000000000100 00 00"
         "00",
     ),
+    Golden(
+        FetchGroupStateRequest(group_id="g", topics=(), require_stable=True),
+        0,
+        "02 67 01 00 01 00 01 01",  # group, no topics, without members; tag 0 of one byte: true
+    ),
+    Golden(
+        FetchGroupStateResponse(
+            topics=(
+                FetchGroupStateResponse.Topic(
+                    topic_name="t",
+                    partitions=(
+                        FetchGroupStateResponse.Topic.Partition(
+                            partition_index=3,
+                            committed_offset=-1,
+                            leader_epoch=-1,
+                            metadata="",
+                            committed_at_ms=-1,
+                            is_unstable=True,
+                        ),
+                    ),
+                ),
+            )
+        ),
+        0,
+        "00000000 0000 00 00000000 00 00 00 01"  # no generation, no members
+        "02 02 74 02 00000003 ffffffffffffffff ffffffff 01 ffffffffffffffff"
+        "01 01 01 01"  # one tagged field: tag 1 of one byte, true
+        "00 00",
+    ),
+    Golden(
+        CommitTransactionalOffsetsRequest(
+            group_id="g",
+            ownership_epoch=5,
+            sequence=6,
+            commits=(
+                CommitTransactionalOffsetsRequest.Commit(
+                    producer_id=7,
+                    producer_epoch=2,
+                    transaction_number=9,
+                    generation=-1,
+                    member_id="",
+                    topics=(
+                        CommitGroupOffsetsRequest.Commit.Topic(
+                            topic_name="t",
+                            partitions=(
+                                CommitGroupOffsetsRequest.Commit.Topic.Partition(
+                                    partition_index=3,
+                                    committed_offset=42,
+                                    leader_epoch=-1,
+                                    metadata="x",
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        0,
+        "02 67 0000000000000005 0000000000000006"  # group, ownership epoch, sequence
+        "02 0000000000000007 0002 0000000000000009"  # one commit: producer id, epoch, number
+        "ffffffff 01"  # no generation, no member
+        "02 02 74 02 00000003 000000000000002a ffffffff 02 78 00 00"
+        "00 00",
+    ),
+    Golden(
+        CommitTransactionalOffsetsResponse(commit_errors=(0, 15)),
+        0,
+        "00000000 0000 00 03 0000 000f 00",
+    ),
+    Golden(
+        WriteGroupMarkersRequest(producer_ids=(7,), transaction_numbers=(9,), committed=(True,)),
+        0,
+        "02 0000000000000007 02 0000000000000009 02 01 00",
+    ),
+    Golden(WriteGroupMarkersResponse(error_code=15), 0, "00000000 000f 00 00"),
     Golden(RemoveGroupRequest(group_id="g"), 0, "02 67 00"),
     Golden(
         RemoveGroupRequest(group_id="g", ownership_epoch=5, sequence=6),

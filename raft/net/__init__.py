@@ -48,7 +48,9 @@ never used again: "on the same connection" is an equality of ids, "later" a comp
 across connections there is no order.
 
 Modules: `frames` and `header` parse bytes; `listener`, `connection` and `connection_set` serve,
-`client` sends requests, both within `limits`; `identity` numbers connections. Above them, for code
+`client` sends requests, both within `limits`; `identity` numbers connections. `security` says which
+TLS (`tls`, `certificates`) and SASL (`authentication`, `sasl`, `scram`) a listener and outgoing
+connections have, and `principal` as whom a peer is known. Above them, for code
 that uses messages: `handlers` and `routes` (handlers by api key and version), `rpc` (a typed call).
 `runner` runs the loop.
 """

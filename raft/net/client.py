@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -31,6 +32,11 @@ from raft.net.errors import (
 from raft.net.frames import FLUSH_BYTES, Arena, Buffer, Frame, FrameReader, Payload, gather
 from raft.net.header import RequestKind, header_tail, skip_tagged_fields
 from raft.net.identity import next_connection_id, peer_name
+from raft.net.sasl import Credentials, SaslError, client_exchange
+from raft.net.security import outgoing_security
+from records.codec import decode_message, encode_message
+from records.errors import RecordError
+from records.rpc import security as rpc
 
 OnAnswer: TypeAlias = Callable[[Frame | ConnectionLostError], None]
 """Receives the response's body (see `raft.net.Frame`), or the error that prevented it."""
@@ -333,6 +339,9 @@ async def connect(
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1_000
+    security = outgoing_security()
+    tls = None if security is None or security.tls is None else security.tls.current()
+    server_name = None if tls is None else host
     try:
         async with asyncio.timeout_at(deadline):
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -355,7 +364,22 @@ async def connect(
         address = addresses[-left]
         try:
             async with asyncio.timeout((deadline - loop.time()) / left):
-                _, connection = await loop.create_connection(protocol, address, port)
+                _, connection = await loop.create_connection(
+                    protocol, address, port, ssl=tls, server_hostname=server_name
+                )
+                if security is not None and security.sasl is not None:
+                    await authenticate(connection, security.sasl)
+        except (AuthenticationError, ssl.SSLError) as error:
+            why = (
+                f"certificate refused: {error.verify_message}"
+                if isinstance(error, ssl.SSLCertVerificationError)
+                else str(error)
+            )
+            raise ConnectError(
+                Reason.AUTHENTICATION_FAILED, host=host, port=port, message=why
+            ) from error
+        except ConnectionLostError as error:
+            failure = ConnectError(error.reason, host=host, port=port, message=error.message)
         except (TimeoutError, OSError) as error:
             where = "" if address == host else f"{address}: "
             why = getattr(error, "strerror", None) or str(error) or "too slow"
@@ -366,6 +390,54 @@ async def connect(
         else:
             return connection
     raise failure
+
+
+class AuthenticationError(Exception):
+    """The server refuses this client's credentials, or does not prove its own identity."""
+
+
+async def authenticate(connection: ClientConnection, credentials: Credentials) -> None:
+    """Authenticate an open connection by SASL.
+
+    Raises:  AuthenticationError; ConnectionLostError. The connection is closed.
+    """
+    try:
+        await _exchange(connection, credentials)
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def _exchange(connection: ClientConnection, credentials: Credentials) -> None:
+    mechanism = credentials.mechanism
+    request = rpc.SaslHandshakeRequest(mechanism=mechanism)
+    kind = RequestKind.of(17, 1, None)
+    try:
+        answer = decode_message(
+            rpc.SaslHandshakeResponse,
+            await connection.request(kind, encode_message(request, 1)),
+            1,
+        )
+        if answer.error_code:
+            offered = ", ".join(answer.mechanisms) or "none"
+            raise AuthenticationError(
+                f"the server does not take {mechanism}: its mechanisms are {offered}"
+            )
+        exchange = client_exchange(credentials)
+        data = exchange.step(None)
+        kind = RequestKind.of(36, 2, 2)
+        while data is not None:
+            body = encode_message(rpc.SaslAuthenticateRequest(auth_bytes=data), 2)
+            response = decode_message(
+                rpc.SaslAuthenticateResponse, await connection.request(kind, body), 2
+            )
+            if response.error_code:
+                raise AuthenticationError(
+                    f"user {credentials.user} is refused: {response.error_message}"
+                )
+            data = exchange.step(bytes(response.auth_bytes))
+    except (RecordError, SaslError) as error:
+        raise AuthenticationError(f"SASL with {connection}: {error}") from None
 
 
 def reason_of(error: OSError) -> Reason:

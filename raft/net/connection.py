@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias, cast
 
 from raft.net.connection_set import ConnectionSet
-from raft.net.errors import BadHeaderError, Reason
+from raft.net.errors import NetError, Reason
 from raft.net.frames import (
     ARENA_BYTES,
     COPY_BYTES,
@@ -39,6 +39,7 @@ from raft.net.frames import (
     length_prefix,
 )
 from raft.net.identity import next_connection_id, peer_name
+from raft.net.principal import ANONYMOUS, Principal
 from records.errors import RecordError
 
 
@@ -127,12 +128,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_transport",
         "_waiting",
         "_write_paused",
+        "accepted_at",
+        "authentication",
         "bytes_received",
         "bytes_sent",
         "close_reason",
         "context",
+        "expires_at",
         "id",
         "peer",
+        "principal",
     )
 
     def __init__(self, shared: ConnectionSet[ServerConnection], handle: Handler) -> None:
@@ -140,6 +145,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.id = next_connection_id()
         self.peer = "?"
         self.context: object = None
+        self.principal: Principal = ANONYMOUS
+        self.authentication: object = None  # of the listener's gate, if it has one
+        self.accepted_at = 0.0  # loop time
+        self.expires_at: float | None = None  # loop time: the end of the peer's certificate
         self.close_reason: Reason | None = None  # None while open
         self.bytes_received = 0
         self.bytes_sent = 0  # handed to the transport
@@ -183,6 +192,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self.peer = peer_name(transport)
+        self.accepted_at = asyncio.get_running_loop().time()
         self._transport.set_write_buffer_limits(high=self._shared.limits.write_high_water_bytes)
         self._shared.add(self)
 
@@ -243,6 +253,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._ended(reason, detail)
         if self._transport is not None:
             self._transport.abort()
+
+    def allow_frames(self, max_frame_bytes: int) -> None:
+        """Change the longest request that the peer may send from now on."""
+        self._reader.limit(max_frame_bytes)
 
     def pause_reading(self) -> None:
         """Stop reading requests until `resume_reading`, while responses are still sent.
@@ -399,8 +413,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if isinstance(error, AssertionError):
             self._shared.report_broken_invariant(error)
             self.abort(Reason.INVARIANT, repr(error))
-        elif isinstance(error, BadHeaderError):
-            self.close(Reason.MALFORMED, error.message)
+        elif isinstance(error, NetError):
+            self.close(error.reason, error.message)
         elif isinstance(error, RecordError):
             self.close(Reason.MALFORMED, f"{type(error).__name__}: {error}")
         else:

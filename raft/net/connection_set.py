@@ -79,8 +79,14 @@ class ConnectionSet(Generic[C]):
 
         The transport may still send earlier answers.
         """
-        self.ended[reason] += 1
         self._memory_waiters.pop(connection, None)
+        self.count_end(connection, reason, detail)
+        if self._on_close is not None:
+            self._on_close(connection)
+
+    def count_end(self, connection: C, reason: Reason, detail: str) -> None:
+        """Count and log the end of a connection, which may have ended before it was added."""
+        self.ended[reason] += 1
         if reason not in QUIET:
             if self._lines_left:
                 self._lines_left -= 1
@@ -90,8 +96,6 @@ class ConnectionSet(Generic[C]):
                 )  # fmt: skip
             else:
                 self._suppressed += 1
-        if self._on_close is not None:
-            self._on_close(connection)
 
     def remove(self, connection: C) -> None:
         """Remove a connection whose transport is closed from the set."""

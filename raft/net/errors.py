@@ -21,6 +21,10 @@ class Reason(StrEnum):
     NEGATIVE_LENGTH = "negative_length"
     OVERSIZED = "oversized_frame"
     TLS = "tls_on_plaintext_port"
+    TLS_FAILED = "tls_handshake_failed"
+    HANDSHAKE_STALLED = "handshake_stalled"  # TLS or SASL took too long
+    AUTHENTICATION_FAILED = "authentication_failed"
+    EXPIRED = "expired"  # the peer's certificate, or its SASL session
     HTTP = "http_on_kafka_port"
     MALFORMED = "malformed_request"
     FAILED = "handler_failed"  # an exception of the handler that no malformed request explains

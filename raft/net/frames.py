@@ -109,6 +109,11 @@ class FrameReader:
         """Return whether an incomplete frame is being received into its own buffer."""
         return self._own is not None
 
+    def limit(self, max_frame_bytes: int) -> None:
+        """Change the longest frame that may begin from now on."""
+        self._max = max_frame_bytes
+        self._small = min(COPY_BYTES, max_frame_bytes)
+
     def discard(self) -> None:
         """Drop the frame that is being received, because no further bytes will be read."""
         self._own, self._own_view, self._head, self.wanted = None, _NOTHING, b"", 0

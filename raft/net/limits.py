@@ -43,6 +43,18 @@ class Limits:
     stall_bytes: int = 10_240
     """The bytes that a peer must move in `stall_ms`: by default 1 KiB/s at least."""
 
+    max_handshakes: int = 1_000
+    """TLS handshakes of one listener that are not done; a further connection is closed at once."""
+
+    max_handshakes_per_second: int = 200
+    """esker.listener.max.handshakes.per.second: TLS handshakes begun; further ones wait."""
+
+    handshake_timeout_ms: int = 10_000
+    """The longest that a TLS handshake and a SASL authentication may take, each."""
+
+    max_unauthenticated_frame_bytes: int = 524_288
+    """sasl.server.max.receive.size: a longer frame before authentication closes the connection."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)

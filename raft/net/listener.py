@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from raft.net.authentication import SaslGate
 from raft.net.connection import Handler, ServerConnection
 from raft.net.connection_set import ConnectionSet
 from raft.net.errors import Reason
+from raft.net.frames import Arena
 from raft.net.limits import Limits
+from raft.net.principal import ANONYMOUS
+from raft.net.security import ListenerSecurity
+from raft.net.tls import Handshakes, ServerTls
 
 log = logging.getLogger("raft.net")
 
@@ -37,11 +43,24 @@ class Listener:
         name: str = "listener",
         limits: Limits | None = None,
         on_close: Callable[[ServerConnection], None] | None = None,
+        security: ListenerSecurity | None = None,
     ) -> None:
         self.name = name
         self.limits = limits or Limits()
         self.port = 0
         self.handle = handle
+        self.security = security or ListenerSecurity()
+        self.gate: SaslGate | None = None
+        if self.security.sasl is not None:
+            self.gate = SaslGate(
+                self.security.sasl,
+                handle,
+                name=name,
+                max_frame_bytes=self.limits.max_frame_bytes,
+                lifetime_ms=self.security.session_lifetime_ms,
+            )
+        self.handshakes = Handshakes(self.limits, self._on_failed_handshake)
+        self._tls_arena = Arena()
         self._shared: ConnectionSet[ServerConnection] = ConnectionSet(name, self.limits, on_close)
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -74,7 +93,7 @@ class Listener:
     async def start(self, host: str, port: int, *, backlog: int = 1_024) -> None:
         """Listen for connections on `port`, and set `self.port` to the port in use."""
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: ServerConnection(self._shared, self.handle),
+            self._accept,
             host,
             port,
             backlog=backlog,
@@ -83,6 +102,41 @@ class Listener:
         self.port = self._server.sockets[0].getsockname()[1]
         self._schedule_sweep()
 
+    def _accept(self) -> ServerConnection | ServerTls:
+        """Return the protocol of an accepted connection."""
+        handle = self.handle if self.gate is None else self.gate.handle
+        connection = ServerConnection(self._shared, handle)
+        if self.gate is not None:
+            connection.allow_frames(self.limits.max_unauthenticated_frame_bytes)
+        tls = self.security.tls
+        if tls is None:
+            return connection
+        return ServerTls(
+            connection, tls.current, self.handshakes, self._tls_arena, self._on_handshake
+        )
+
+    def _on_handshake(self, side: ServerTls) -> None:
+        """Give a connection the identity in its peer's certificate.
+
+        Raises:  ValueError if no mapping rule applies to it.
+        """
+        tls = self.security.tls
+        assert tls is not None
+        connection, ssl_object = side.application, side.get_extra_info("ssl_object")
+        assert isinstance(connection, ServerConnection)
+        principal, expires_at = tls.identify(ssl_object)
+        if self.gate is None:
+            connection.principal = principal
+        if expires_at is not None:
+            now = asyncio.get_running_loop().time()
+            connection.expires_at = now + expires_at - time.time()
+
+    def _on_failed_handshake(self, side: ServerTls, reason: Reason, detail: str) -> None:
+        self._shared.accepted += 1
+        connection = side.application
+        assert isinstance(connection, ServerConnection)
+        self._shared.count_end(connection, reason, detail)
+
     async def close(self, *, drain_ms: int = 0) -> None:
         """Stop accepting connections, wait up to `drain_ms` for responses, then close them all."""
         if self._server is None:
@@ -90,6 +144,7 @@ class Listener:
         shared = self._shared
         self._server.close()
         shared.draining = True
+        self.handshakes.close()
         for connection in tuple(shared.connections):
             connection.close_if_drained()
         if shared.connections and drain_ms:
@@ -108,8 +163,19 @@ class Listener:
 
     def sweep(self, now: float) -> None:
         """Close connections that are idle or stalled at loop time `now`, in seconds."""
+        authenticate_s = self.limits.handshake_timeout_ms / 1_000
         for connection in tuple(self._shared.connections):
-            connection.check_progress(now)
+            if connection.expires_at is not None and now >= connection.expires_at:
+                connection.close(Reason.EXPIRED, "the peer's certificate has expired")
+            elif (
+                self.gate is not None
+                and connection.principal is ANONYMOUS
+                and now - connection.accepted_at > authenticate_s
+            ):
+                connection.abort(Reason.HANDSHAKE_STALLED, "not authenticated in time")
+            else:
+                connection.check_progress(now)
+        self.handshakes.sweep(now)
         self._shared.reset_log_limit()
 
     def _schedule_sweep(self) -> None:

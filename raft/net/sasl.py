@@ -1,0 +1,186 @@
+"""SASL mechanisms of servers and clients, without input or output.
+
+    exchange = mechanisms.begin("SCRAM-SHA-512")      # the server's
+    outcome = exchange.step(bytes_of_the_client)      # Challenge | Authenticated, or SaslError
+
+    exchange = client_exchange(credentials)           # the client's
+    data = exchange.step(None)                        # then exchange.step(bytes_of_the_server)
+
+PLAIN's passwords are those of the listener's own settings (`user_NAME="..."` of its JAAS line, as
+in Kafka); SCRAM's verifiers are in the cluster log.
+
+Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM); KIP-43, KIP-84.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from raft.net.scram import SCRAM, ScramClient, ScramCredential, ScramError, ScramServer
+
+PLAIN: Final = "PLAIN"
+MECHANISMS: Final = (PLAIN, *SCRAM)
+"""The mechanisms of servers and clients here; GSSAPI and OAUTHBEARER are not among them."""
+
+MAX_NAME: Final = 255  # characters of a user name: more cannot be a principal's here
+
+
+class SaslError(Exception):
+    """The authentication has failed; the message may be shown to the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The server's next bytes; the client's answer to them is awaited."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """The identity is validated; `data` are the server's last bytes."""
+
+    user: str
+    data: bytes
+
+
+class ServerExchange(Protocol):
+    """The server's side of one authentication."""
+
+    def step(self, data: bytes) -> Challenge | Authenticated:
+        """Take the client's next bytes. Raises SaslError."""
+
+
+FindCredential = Callable[[str, str], ScramCredential | None]
+"""(user, mechanism) -> the verifier, or None for an unknown user."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMechanisms:
+    """The mechanisms that one listener offers."""
+
+    enabled: Sequence[str]
+    plain_users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    find_credential: FindCredential = lambda _user, _mechanism: None
+    unknown_salt_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def begin(self, mechanism: str) -> ServerExchange:
+        """Begin an exchange of an enabled mechanism."""
+        assert mechanism in self.enabled, f"{mechanism} is not enabled"
+        if mechanism == PLAIN:
+            return _PlainServer(self.plain_users)
+        return _ScramExchange(mechanism, self.find_credential, self.unknown_salt_key)
+
+
+class _PlainServer:
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self._users = users
+
+    def step(self, data: bytes) -> Authenticated:
+        """Verify a user and password. Raises SaslError."""
+        parts = bytes(data).split(b"\0")
+        failed = "Authentication failed: Invalid username or password"
+        if len(parts) != 3 or not parts[1] or not parts[2] or len(parts[1]) > 4 * MAX_NAME:
+            raise SaslError("Invalid SASL/PLAIN response: expected 3 tokens, user and password")
+        try:
+            authzid, user, password = (part.decode() for part in parts)
+        except UnicodeDecodeError:
+            raise SaslError(failed) from None
+        # An unknown user's password is compared, too: the time does not say which users exist.
+        expected = self._users.get(user, "")
+        matches = hmac.compare_digest(password.encode(), expected.encode())
+        if not matches or not expected:
+            raise SaslError(failed)
+        if authzid and authzid != user:
+            raise SaslError("Authentication failed: Client requested an authorization id that is "
+                            "different from username")  # fmt: skip
+        return Authenticated(user, b"")
+
+
+class _ScramExchange:
+    def __init__(self, mechanism: str, find: FindCredential, unknown_salt_key: bytes) -> None:
+        self._mechanism = mechanism
+        self._server = ScramServer(
+            SCRAM[mechanism],
+            lambda user: find(user, mechanism),
+            unknown_salt_key=unknown_salt_key,
+        )
+        self._begun = False
+
+    def step(self, data: bytes) -> Challenge | Authenticated:
+        """Take the client's first or final message. Raises SaslError."""
+        try:
+            if not self._begun:
+                self._begun = True
+                return Challenge(self._server.first(data))
+            return Authenticated(self._server.user, self._server.final(data))
+        except ScramError:
+            raise SaslError(
+                "Authentication failed during authentication due to invalid credentials with "
+                f"SASL mechanism {self._mechanism}"
+            ) from None
+
+
+# --- the client's side --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The user that a client authenticates as."""
+
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+
+
+class ClientExchange(Protocol):
+    """The client's side of one authentication."""
+
+    def step(self, data: bytes | None) -> bytes | None:
+        """Take the server's bytes (None at first); return the next ones, or None at the end.
+
+        Raises SaslError if the server does not prove its own identity.
+        """
+
+
+def client_exchange(credentials: Credentials) -> ClientExchange:
+    """Begin an authentication of a client."""
+    if credentials.mechanism == PLAIN:
+        return _PlainClient(credentials)
+    return _ScramClientExchange(credentials)
+
+
+class _PlainClient:
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    def step(self, data: bytes | None) -> bytes | None:
+        """Return the user and password at first, and None at the end."""
+        if data is not None:
+            return None
+        return f"\0{self._credentials.user}\0{self._credentials.password}".encode()
+
+
+class _ScramClientExchange:
+    def __init__(self, credentials: Credentials) -> None:
+        self._client = ScramClient(
+            SCRAM[credentials.mechanism], credentials.user, credentials.password
+        )
+        self._steps = 0
+
+    def step(self, data: bytes | None) -> bytes | None:
+        """Return the first message, then the proof, then None. Raises SaslError."""
+        self._steps += 1
+        try:
+            if self._steps == 1 or data is None:
+                return self._client.first()
+            if self._steps == 2:
+                return self._client.final(data)
+            self._client.verify(data)
+            return None
+        except ScramError as error:
+            raise SaslError(str(error)) from None

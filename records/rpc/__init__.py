@@ -27,6 +27,7 @@ from records.rpc import (
     snapshots,
     telemetry,
     topics,
+    transaction_log,
     transactions,
 )
 from records.rpc.base import CoordinatorRequest, Request, Response
@@ -78,5 +79,6 @@ __all__ = [
     "snapshots",
     "telemetry",
     "topics",
+    "transaction_log",
     "transactions",
 ]

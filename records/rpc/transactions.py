@@ -1,13 +1,131 @@
-"""Producers and transactions, as administrators see them.
+"""Transactions, as producers end them and administrators see them.
 
-Source: KIP-664; KIP-994 (filters).
+Source: KIP-98; KIP-890; KIP-664; KIP-994 (filters).
 """
 
 from typing import Annotated
 
 from records.rpc.base import Request, Response
 from records.schema import Message
-from records.wire import Array, Int16, Int32, Int64, String, since
+from records.wire import IGNORABLE, Array, Bool, Int8, Int16, Int32, Int64, String, since, until
+
+
+class AddPartitionsToTxnTopic(Message):
+    """Partitions of a topic that a producer adds to its transaction."""
+
+    name: String
+    partitions: Array[Int32]
+
+
+class AddPartitionsToTxnRequest(Request, key=24, versions="0-5", flexible="3+"):
+    """Adds partitions to transactions. Source: KIP-98, KIP-890 (several ids, verification)."""
+
+    class AddPartitionsToTxnTransaction(Message):
+        transactional_id: Annotated[String, since(4)] = ""
+        producer_id: Annotated[Int64, since(4)] = 0
+        producer_epoch: Annotated[Int16, since(4)] = 0
+        verify_only: Annotated[Bool, since(4)] = False
+        topics: Annotated[Array[AddPartitionsToTxnTopic], since(4)] = ()
+
+    transactions: Annotated[Array[AddPartitionsToTxnTransaction], since(4)] = ()
+    v3_and_below_transactional_id: Annotated[String, until(3)] = ""
+    v3_and_below_producer_id: Annotated[Int64, until(3)] = 0
+    v3_and_below_producer_epoch: Annotated[Int16, until(3)] = 0
+    v3_and_below_topics: Annotated[Array[AddPartitionsToTxnTopic], until(3)] = ()
+
+
+class AddPartitionsToTxnTopicResult(Message):
+    """The results of adding a topic's partitions to a transaction."""
+
+    class AddPartitionsToTxnPartitionResult(Message):
+        partition_index: Int32
+        partition_error_code: Int16
+
+    name: String
+    results_by_partition: Array[AddPartitionsToTxnPartitionResult]
+
+
+class AddPartitionsToTxnResponse(Response, key=24, versions="0-5", flexible="3+"):
+    """Returns a result for each partition. Source: KIP-98, KIP-890."""
+
+    class AddPartitionsToTxnResult(Message):
+        transactional_id: Annotated[String, since(4)] = ""
+        topic_results: Annotated[Array[AddPartitionsToTxnTopicResult], since(4)] = ()
+
+    throttle_time_ms: Int32 = 0
+    error_code: Annotated[Int16, since(4), IGNORABLE] = 0
+    results_by_transaction: Annotated[Array[AddPartitionsToTxnResult], since(4)] = ()
+    results_by_topic_v3_and_below: Annotated[Array[AddPartitionsToTxnTopicResult], until(3)] = ()
+
+
+class AddOffsetsToTxnRequest(Request, key=25, versions="0-4", flexible="3+"):
+    """Adds a group's offsets to a transaction. Source: KIP-98."""
+
+    transactional_id: String
+    producer_id: Int64
+    producer_epoch: Int16
+    group_id: String
+
+
+class AddOffsetsToTxnResponse(Response, key=25, versions="0-4", flexible="3+"):
+    """Returns the result of adding a group's offsets. Source: KIP-98."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+
+
+class EndTxnRequest(Request, key=26, versions="0-5", flexible="3+"):
+    """Commits or aborts a transaction. Source: KIP-98, KIP-890 (version 5 raises the epoch)."""
+
+    transactional_id: String
+    producer_id: Int64
+    producer_epoch: Int16
+    committed: Bool
+
+
+class EndTxnResponse(Response, key=26, versions="0-5", flexible="3+"):
+    """Returns the producer id and epoch of the next transaction. Source: KIP-98, KIP-890."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    producer_id: Annotated[Int64, since(5), IGNORABLE] = -1
+    producer_epoch: Annotated[Int16, since(5), IGNORABLE] = -1
+
+
+class WriteTxnMarkersRequest(Request, key=27, versions="1-2", flexible="1+"):
+    """An administrator ends transactions at partitions. Source: KIP-98, KIP-664, KIP-1228."""
+
+    class WritableTxnMarker(Message):
+        class WritableTxnMarkerTopic(Message):
+            name: String
+            partition_indexes: Array[Int32]
+
+        producer_id: Int64
+        producer_epoch: Int16
+        transaction_result: Bool  # whether the transaction is committed
+        topics: Array[WritableTxnMarkerTopic]
+        coordinator_epoch: Int32
+        transaction_version: Annotated[Int8, since(2), IGNORABLE] = 0
+
+    markers: Array[WritableTxnMarker]
+
+
+class WriteTxnMarkersResponse(Response, key=27, versions="1-2", flexible="1+"):
+    """Returns a result for each partition of each marker. Source: KIP-98, KIP-664."""
+
+    class WritableTxnMarkerResult(Message):
+        class WritableTxnMarkerTopicResult(Message):
+            class WritableTxnMarkerPartitionResult(Message):
+                partition_index: Int32
+                error_code: Int16
+
+            name: String
+            partitions: Array[WritableTxnMarkerPartitionResult]
+
+        producer_id: Int64
+        topics: Array[WritableTxnMarkerTopicResult]
+
+    markers: Array[WritableTxnMarkerResult]
 
 
 class DescribeProducersRequest(Request, key=61, versions="0"):

@@ -13,6 +13,7 @@ from tests.records import (
     test_golden_rewriting,
     test_golden_security,
     test_golden_topics,
+    test_golden_transactions,
 )
 
 FAMILIES = (
@@ -25,6 +26,7 @@ FAMILIES = (
     test_golden_rewriting,
     test_golden_security,
     test_golden_topics,
+    test_golden_transactions,
 )
 
 

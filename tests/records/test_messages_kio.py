@@ -78,6 +78,7 @@ _SPECIAL = (
     ("unready_reason", st.none()),  # ours
     ("wall_clock_ms", st.just(-1)),  # ours
     ("error_code", st.sampled_from([code.value for code in ErrorCode])),  # an enumeration there
+    ("partition_error_code", st.sampled_from([code.value for code in ErrorCode])),
     ("log_append_time_ms", st.just(-1) | st.integers(0, 2**42)),  # a date there
     ("retention_time_ms", st.integers(-1, 2**42)),  # a timedelta there, which holds no int64
     ("session_lifetime_ms", st.integers(-1, 2**42)),

@@ -159,7 +159,7 @@ class Broker:
         return 0 if self._registration is None else self._registration.clock_ahead_ms
 
     def degradations(self) -> Iterator[Degradation]:
-        """Yield the reason why clients are redirected, if any, and the broker's own faults."""
+        """Yield the reason for which clients are redirected now, and the broker's own faults."""
         if not self._unfenced.is_set():
             yield Degradation("starting", f"broker {self._cluster.broker_id} is starting")
         elif self.is_fenced:

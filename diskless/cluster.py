@@ -82,7 +82,7 @@ class Cluster(Protocol):
         """
 
     def replica(self, coordinator: int) -> Replica | None:
-        """Return the local replica of a batch coordinator, or None without one."""
+        """Return the local replica of a batch coordinator; None if this broker lacks it."""
 
     def replica_age_ms(self, coordinator: int) -> float | None:
         """Return an upper bound of a coordinator replica's age in ms, or None if unknown.

@@ -275,7 +275,7 @@ def iter_batches(
 
 
 def records_of(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> memoryview:
-    """Return the bytes of a batch's records, decompressed if necessary.
+    """Return the bytes of a batch's records after any decompression.
 
     Raises:  CompressionError, of which DecompressedTooLargeError is a kind.
     """

@@ -140,7 +140,7 @@ class PartDownload:
             self._reject(str(error))
 
     def publish(self) -> EpochStarts:
-        """Verify the file, make it durable and rename it durably to its final name.
+        """Verify the downloaded file, make it durable and rename it durably to its final name.
 
         Returns: the epochs that it names.
         Raises:  RejectedSnapshotError; OSError. Its bytes are thrown away either way; only if the

@@ -87,7 +87,7 @@ class PartFile:
         self.size_bytes += len(data)
 
     def flush(self) -> None:
-        """Make the appended bytes durable.
+        """Make all bytes appended to the partial file durable.
 
         Raises OSError; their state on disk is then unknown.
         """

@@ -108,7 +108,7 @@ class StaticView:
         return self.committed_controller_epoch
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
-        """Return the fixed allocation time of a producer id, or the default time."""
+        """Return the fixed allocation time of a producer id, or this view's default time."""
         return self.handed_out_ms.get(producer_id, self.default_handed_out_ms)
 
     def last_producer_id_before(self, time_ms: int) -> int:

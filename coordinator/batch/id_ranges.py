@@ -53,7 +53,7 @@ def added(ranges: Ranges, number: int) -> Ranges:
 
 
 def without(ranges: Ranges, numbers: Iterable[int]) -> Ranges:
-    """Return the ranges without the given numbers; numbers outside the ranges are ignored.
+    """Return the ranges without `numbers`, ignoring numbers outside of the ranges.
 
     >>> without(((1, 4), (6, 7)), [6, 2, 9])
     ((1, 2), (3, 4))

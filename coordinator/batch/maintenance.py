@@ -132,7 +132,7 @@ class Maintenance:
         self._submit(decision, done)
 
     def _scheduled_retention(self, context: Context) -> Decision[Any]:
-        """Continue the current retention check, or begin the next one if it is due."""
+        """Continue the current retention check, or begin the next check if it is due."""
         interval_ms = self._settings.retention_check_interval_ms
         if self._next_round_ms is None:
             self._next_round_ms = context.steady_ms + min(FIRST_RETENTION_MS, interval_ms)

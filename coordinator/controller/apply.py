@@ -377,7 +377,7 @@ _R = TypeVar("_R", bound=MetadataRecord)
 
 
 def _replace_fields(record: _R, **changes: Any) -> _R:
-    """Return a copy of the record with the given fields changed."""
+    """Return a copy of the record with the fields in `changes` replaced."""
     made: _R = msgspec.structs.replace(cast(Any, record), **changes)
     return made
 
@@ -403,7 +403,7 @@ class _TopicEdit:
 
 
 def merge_partition(before: PartitionRecord, record: PartitionChangeRecord) -> PartitionRecord:
-    """Return a partition with a change applied and its partition epoch raised by one.
+    """Return a copy of a partition with a change applied and a partition epoch higher by one.
 
     A new leader raises the leader epoch, too.
 

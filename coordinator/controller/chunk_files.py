@@ -84,7 +84,7 @@ def create_request(
     now_ms: int,
     topic_ids: Mapping[str, UUID] | None = None,
 ) -> CreateChunksRequest:
-    """Build a CreateChunks request for partition chunks at the given high watermarks.
+    """Build a CreateChunks request for partition chunks that begin at these high watermarks.
 
     Args:  high_watermarks: read behind the read barrier, exclusive; `now_ms` is the clock then.
            topic_ids: by name; a topic that was recreated meanwhile has another id.

@@ -143,7 +143,7 @@ class HandOver:
             outbox.close()
 
     def open_outboxes(self) -> None:
-        """Open missing queues of calls to batch coordinators, and first compare their topics."""
+        """Open missing queues of calls to coordinators; each first compares the topics of both."""
         for coordinator in range(self.image().coordinator_count):
             self._outbox(coordinator)
 

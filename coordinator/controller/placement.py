@@ -45,7 +45,7 @@ def preferred_brokers(brokers: Sequence[PlacedBroker]) -> Sequence[PlacedBroker]
 
 
 def is_known(rack: str | None, brokers: Iterable[PlacedBroker]) -> bool:
-    """Return whether any broker is in this rack; True if no rack is given.
+    """Return whether any broker is in this rack; True if `rack` is None.
 
     An unknown rack is usually misspelt.
     """

@@ -117,7 +117,7 @@ class Requests:
         self.served: Counter[int] = Counter() if served is None else served
 
     def ask(self, request: Request, send: Send, connection: Connection | None = None) -> None:
-        """Handle a request, and call `send` exactly once with the response, now or later.
+        """Process a request, and call `send` exactly once with the response, now or later.
 
         Args:  connection: of the request; the end of a broker's session may follow from its end.
         """

@@ -105,7 +105,7 @@ class GroupBroker:
         self._unscanned: Iterator[tuple[str, Group]] | None = None  # None: no scan
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Handle one event and all due timers; return the responses and requests to send.
+        """Process one event and all due timers; return the responses and requests to send.
 
         Args:  now_ms: on a clock that never goes back.
         """
@@ -263,7 +263,7 @@ class GroupBroker:
         return ErrorCode.NONE, topics, errors
 
     def dispatch(self, group: ClassicGroup, inbound: InboundRequest) -> None:
-        """Handle a client's request for a group that this broker has loaded."""
+        """Process a client's request for a group that this broker has loaded."""
         if isinstance(inbound.request, rpc.OffsetCommitRequest):
             self._commit_offsets(group, inbound, inbound.request)
         elif isinstance(inbound.request, rpc.OffsetDeleteRequest):

@@ -66,7 +66,7 @@ class ClassicGroup(Rebalance):
         return self.state is State.EMPTY and not self.membership.pending and self.outbox.is_idle
 
     def ask(self, inbound: InboundRequest) -> None:
-        """Handle a JoinGroup, SyncGroup, Heartbeat or LeaveGroup request."""
+        """Process a JoinGroup, SyncGroup, Heartbeat or LeaveGroup request."""
         match inbound.request:
             case rpc.JoinGroupRequest():
                 self._join(inbound, inbound.request)
@@ -85,7 +85,7 @@ class ClassicGroup(Rebalance):
         self.env.reply(inbound, error_response(inbound, code, member_id=member_id))
 
     def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return NONE if the member exists and owns the instance id, if any; else the error."""
+        """Return NONE if the member exists and owns any `instance_id`, or else the error."""
         if instance_id is not None:
             holder = self.membership.static.get(instance_id)
             if holder is None:
@@ -416,7 +416,7 @@ class ClassicGroup(Rebalance):
         topics: tuple[CommitGroupOffsetsRequest.Commit.Topic, ...],
         on_done: Any,
     ) -> None:
-        """Commit offsets that `refuse_commit` has allowed."""
+        """Commit offsets for which `refuse_commit` has returned no error."""
         is_empty = self.state is State.EMPTY
         commit = CommitGroupOffsetsRequest.Commit(
             generation=-1 if is_empty else generation,
@@ -461,7 +461,7 @@ class ClassicGroup(Rebalance):
     # --- timers -------------------------------------------------------------------------------
 
     def on_timer(self, key: TimerKey) -> None:
-        """Handle a due timer of this group."""
+        """End the member session or rebalance phase whose timer is due, or retry a request."""
         match key.kind:
             case "session":
                 self._on_session_timeout(key.member_id)

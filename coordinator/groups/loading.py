@@ -56,7 +56,7 @@ class Owner(Env, Protocol):
     """What `Loading` uses of its broker."""
 
     def reply(self, inbound: InboundRequest, response: Response) -> None:
-        """Answer a client's request."""
+        """Send the response to a client's request."""
 
     def acquire(self, group_id: str, *, create: bool, then: Callable[[Any], None]) -> None:
         """Request a group's ownership from the group log."""

@@ -185,7 +185,7 @@ class GroupOutbox:
     # --- responses ----------------------------------------------------------------------------
 
     def on_response(self, response: Any) -> None:
-        """Handle the response to the request in flight; None means that the outcome is unknown."""
+        """Complete the request in flight by its response; None means an unknown outcome."""
         code = code_of(response, _CERTAIN)
         if code is None or not self._is_complete(code, response):
             self._env.timers.set(self._key("retry"), self._env.now_ms + self._backoff_ms)

@@ -38,7 +38,7 @@ class Broker(Env, Protocol):
     """What a group uses of its broker besides `Env`."""
 
     def reply(self, inbound: InboundRequest, response: Response) -> None:
-        """Answer a client's request."""
+        """Send the response to a client's request."""
 
 
 class Rebalance:
@@ -174,7 +174,7 @@ class Rebalance:
         with_members: bool,
         skip_assignment: bool = False,
     ) -> JoinGroupResponse:
-        """Build a successful JoinGroup response."""
+        """Build a JoinGroup response for a member that has joined successfully."""
         member_type = JoinGroupResponse.JoinGroupResponseMember
         name = self.protocol_name
         return JoinGroupResponse(

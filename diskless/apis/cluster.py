@@ -110,7 +110,7 @@ class ClusterApis:
         }
 
     async def close(self) -> None:
-        """Cancel all pending topic creations."""
+        """Cancel all creations of topics that are in progress."""
         await self.creation.close()
 
     # --- topics -------------------------------------------------------------------------------

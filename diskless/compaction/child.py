@@ -64,7 +64,7 @@ class ChildWorker:
         return None if self._process is None else self._process.pid
 
     async def run(self, task: Task, settings: RewriterSettings, callbacks: Callbacks) -> Report:
-        """Run a merge or compaction task in the child process, which is started if necessary.
+        """Run a merge or compaction task in the child process; first start any missing child.
 
         Raises:  TaskFailedError, and the errors of the callbacks.
         """

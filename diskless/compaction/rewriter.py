@@ -337,7 +337,7 @@ def _final_batches(run: Run, data: memoryview) -> list[Batch]:
 
 
 def _windows(runs: Sequence[Run]) -> Iterator[list[Run]]:
-    """Divide runs into lists of at most `WINDOW_BYTES` bytes, or of one larger run."""
+    """Divide runs into lists of at most `WINDOW_BYTES` bytes, or of a single larger run."""
     window: list[Run] = []
     size_bytes = 0
     for run in runs:

@@ -45,7 +45,7 @@ class Worker(Protocol):
         """
 
     async def close(self) -> None:
-        """Stop the worker."""
+        """Stop the worker that merges and compacts."""
 
 
 class Throttle:

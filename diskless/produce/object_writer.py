@@ -273,7 +273,7 @@ class ObjectWriter:
         return not self._closed and not self._uploads.locked()
 
     def close_buffer(self, reason: Reason) -> None:
-        """Close the buffer; its batches, if any, become the next object in commit order."""
+        """Close the buffer; any batches in it become the next object in commit order."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -99,7 +99,7 @@ class Member:
         return await committed_offsets(self._client, self._group, self._topic, partitions)
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit the group's next offset to read in each given partition.
+        """Commit, for each partition, the next offset that the group reads.
 
         Raises RebalanceNeededError, ClientError.
         """
@@ -276,7 +276,7 @@ async def all_committed_offsets(
 def deal_by_range(
     wants: Mapping[str, Collection[str]], counts: Mapping[str, int]
 ) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Assign each topic's partitions in ranges, where the first members get one more if needed.
+    """Assign each topic's partitions in ranges that differ by at most one partition.
 
     >>> deal_by_range({"a": ["t"], "b": ["t"]}, {"t": 3})
     {'a': (('t', 0), ('t', 1)), 'b': (('t', 2),)}

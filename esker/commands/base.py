@@ -80,7 +80,7 @@ class _Name(NamedTuple):
     required: bool
 
     def take(self, values: dict[str, Any]) -> None:
-        """Take an argument's value from the argument or from the option that replaces it.
+        """Take an argument's value from the argument itself or from its option of Kafka's name.
 
         Raises typer.BadParameter if both are given, or none of a required argument.
         """

@@ -77,7 +77,7 @@ def describe_brokers(
 
 
 def broker_table(brokers: Iterable[DescribeBrokersResponse.Broker]) -> str:
-    """Format brokers as a table."""
+    """Format brokers and their states as a table of text."""
     rows = [
         (
             str(broker.broker_id),

@@ -98,7 +98,7 @@ def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Ta
 
 
 def _default_addresses() -> tuple[str | None, str | None]:
-    """Return the controllers or brokers that the environment or the profile names, if any."""
+    """Return the controllers or brokers of the environment or the profile; None without either."""
     if servers := os.environ.get(SERVERS_VARIABLE):
         return None, servers
     properties = profile_or_exit()

@@ -174,7 +174,7 @@ class _Start:
     from_beginning: bool
 
     def check(self, *, in_group: bool) -> None:
-        """Raise typer.BadParameter if the given options exclude each other."""
+        """Raise typer.BadParameter if the options of the start position exclude each other."""
         named = self.offset is not None, self.timestamp is not None
         if sum((*named, self.from_beginning)) > 1:
             raise typer.BadParameter(

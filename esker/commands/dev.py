@@ -213,7 +213,7 @@ class _Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM in a `with` block, then restore the previous handlers."""
+        """Catch SIGINT and SIGTERM in a `with` block, then restore the previous handlers."""
         kinds = (signal.SIGINT, signal.SIGTERM)
         before = {kind: signal.signal(kind, self._on_signal) for kind in kinds}
         try:

@@ -61,7 +61,7 @@ def complete_profiles(incomplete: str) -> list[str]:
 
 
 def complete_from(*words: str) -> Callable[[str], list[str]]:
-    """Return a shell completion that offers the given words that begin with the typed text."""
+    """Return a shell completion that offers those of `words` that begin with the typed text."""
 
     def complete(incomplete: str) -> list[str]:
         return [word for word in words if word.startswith(incomplete)]

@@ -41,7 +41,7 @@ _FIELDS: Final[dict[str, Formatter]] = {
 
 
 def formatter(topic: str, output: str | None, key_separator: str | None = None) -> Formatter:
-    """Return the record formatter that `--output` names; without it, one line for each record.
+    """Return the formatter that `--output` names, by default of one line for each record.
 
     Raises:  ValueError for an unknown format.
     """

@@ -123,7 +123,7 @@ def info(config: ConfigFile, as_json: AsJson = False) -> None:
 
 @app.command("random-uuid", epilog="Example: esker storage random-uuid")
 def random_uuid_command(as_json: AsJson = False) -> None:
-    """Print a new cluster id."""
+    """Print a random new cluster id."""
     cluster_id = encode_uuid(random_uuid())
     show({"clusterId": cluster_id}, cluster_id, as_json=as_json)
 

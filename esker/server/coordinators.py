@@ -139,7 +139,7 @@ class CoordinatorNodeService:
         self.handlers: Mapping[int, Served] = coordinator_handlers(self.find)
 
     def find(self, partition: int) -> BatchCoordinator | None:
-        """Return this node's batch coordinator of a `__diskless-metadata` partition, if any."""
+        """Return this node's batch coordinator of a `__diskless-metadata` partition, or None."""
         hosted = self._hosted.get(partition)
         return hosted.coordinator if hosted is not None else None
 

@@ -130,7 +130,7 @@ def parse_config(properties: Mapping[str, str]) -> NodeSettings:
 def _lone_controller(
     values: Mapping[str, Any], given: Mapping[str, str], wrong: set[str]
 ) -> dict[str, Any]:
-    """Derive the id, voter and object directory that Kafka's single-node file leaves out.
+    """Derive settings that Kafka's single-node properties file leaves out: id, voter, store.
 
     It names its quorum by `controller.quorum.bootstrap.servers`, its id perhaps by `broker.id`, and
     no object store. With one address there is one voter, this node, and its objects lie beside its

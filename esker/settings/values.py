@@ -123,7 +123,7 @@ def voters_of(text: str) -> dict[NodeId, Endpoint]:
 
 
 def protocol_map(text: str) -> dict[str, str]:
-    """Parse a comma-separated list of `NAME:PROTOCOL`.
+    """Parse a comma-separated list of `NAME:PROTOCOL` into a mapping.
 
     Kafka's own files map the name of each protocol to itself, also where no listener has it.
     """
@@ -167,7 +167,7 @@ def ratio(text: str) -> float:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser of settings that accepts only the given words."""
+    """Return a parser of settings that accepts only these words."""
 
     def parse(text: str) -> str:
         if text not in words:

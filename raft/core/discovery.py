@@ -155,7 +155,7 @@ class Discovery:
             requests.send(context.random.choice(ready), self.fetch_request(max_wait_ms=0))
 
     def can_fetch(self) -> bool:
-        """Return whether the whole log is flushed, so that a Fetch may acknowledge all of it."""
+        """Return whether the whole log is flushed, as a Fetch acknowledges all records below it."""
         log = self._context.log
         return log.flushed_end_offset == log.end_offset
 

@@ -59,7 +59,7 @@ class Fetcher:
             context.requests.reset(role.leader_id, DescribeQuorumRequest)
 
     def leave(self) -> None:
-        """Abandon the snapshot that is being fetched, if any."""
+        """Abandon a download of a snapshot that is in progress."""
         snapshot_id = self._context.follower.fetching_snapshot
         if snapshot_id is not None:
             self._context.gate.emit(AbandonSnapshot(snapshot_id))
@@ -153,7 +153,7 @@ class Fetcher:
         return self._context.log.truncation_point(diverging)
 
     def _append(self, peer: NodeId, batches: tuple[Batch, ...]) -> None:
-        """Append a peer's batches in order, until one does not continue this node's log."""
+        """Append a peer's batches in order, up to the first that does not continue this log."""
         log, epoch = self._context.log, self._context.epoch
         count = 0
         for batch in batches:

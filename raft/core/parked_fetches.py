@@ -59,7 +59,7 @@ class ParkedFetches:
         )
 
     def _data_response(self, leader: LeaderState) -> FetchResponse:
-        """Return a Fetch response without records, reusing the previous one if unchanged."""
+        """Return a Fetch response without records, reusing the previous response if unchanged."""
         response, log = leader.data_response, self._context.log
         high_watermark = log.high_watermark if leader.is_announced else None
         if (

@@ -128,7 +128,7 @@ class Quorum:
 
     @property
     def role(self) -> roles.Role:
-        """Return the role of this node."""
+        """Return the current Raft role of this node."""
         return self._context.role
 
     @property

@@ -62,7 +62,7 @@ class Recovery:
         )
 
     def has_current_epoch(self) -> bool:
-        """Return whether this node's epoch is as new as any in which it voted before its disk loss.
+        """Return whether this node's epoch is at least the epoch of its votes before the disk loss.
 
         An acknowledgement counts like a vote.
 

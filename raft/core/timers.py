@@ -59,7 +59,7 @@ class Timers:
             self.set(timer, at_ms)
 
     def clear(self, *timers: Timer) -> None:
-        """Remove the deadlines of these timers."""
+        """Remove the deadlines of these timers, so that the timers do not expire."""
         for timer in timers:
             self.deadlines.pop(timer, None)
 

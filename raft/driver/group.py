@@ -179,7 +179,7 @@ class GroupDriver:
 
     @property
     def name(self) -> str:
-        """Return the group's name, `topic-partition`."""
+        """Return the Raft group's name, `topic-partition`."""
         return self.group.name
 
     @property

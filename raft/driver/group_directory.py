@@ -307,5 +307,5 @@ class _FireAndForget:
         """Do nothing, because the record takes effect when it is committed."""
 
     def refused(self, error: int) -> None:
-        """Log that a record was refused; the next leader proposes it again if needed."""
+        """Log that a record was refused; a later leader proposes the record again."""
         log.info("action=%s refused=%d", self._what, error)

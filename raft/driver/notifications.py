@@ -194,7 +194,7 @@ class Notifications:
         )  # fmt: skip
 
     def fault(self, peer: NodeId | str, reason: str) -> None:
-        """Count a peer's fault, and log it unless too many were logged in this second."""
+        """Count a peer's fault, and log the fault within the limit of log lines per second."""
         self._counters.peer_faults += 1
         second = int(time.monotonic())
         if second != self._fault_second:

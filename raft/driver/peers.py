@@ -342,6 +342,6 @@ class PeerLinks:
         return link.log_start_offset if link is not None else None
 
     def close(self) -> None:
-        """Close the connections to all peers."""
+        """Close this node's connections to all other quorum nodes."""
         for link in (*self._fetch.values(), *self._control.values()):
             link.close()

@@ -80,7 +80,7 @@ class PendingRequests:
         self._hold_timer_at = 0.0
 
     def add(self, connection: int, inbound: InboundRequest) -> int:
-        """Keep a request, and return the correlation number for it in the Raft core."""
+        """Keep a request, and return the number by which the Raft core's response refers to it."""
         correlation = next(self._correlations)
         self._pending.setdefault(connection, {})[correlation] = inbound
         return correlation

@@ -99,7 +99,7 @@ class HostedMachine(Protocol):
         """Take a checkpoint regardless of the policy, and call `done` with the outcome."""
 
     def close(self) -> None:
-        """Stop applying records and writing checkpoints."""
+        """Stop applying log records and writing checkpoints."""
 
 
 class SnapshotHosting(Protocol):

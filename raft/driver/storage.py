@@ -227,7 +227,7 @@ class Storage:
     # --- jobs of the disk thread --------------------------------------------------------------
 
     def persist(self, state: ElectionState) -> None:
-        """Replace the stored election state durably."""
+        """Replace the stored election state durably by `state`."""
         voted = state.voted
         write_quorum_state(
             self._files,
@@ -255,7 +255,7 @@ class Storage:
         return self.log.flush()
 
     def truncate(self, end_offset: Offset) -> None:
-        """Truncate the log durably at `end_offset`.
+        """Truncate the group's log durably at `end_offset`.
 
         The loop must not append meanwhile, nor read past `end_offset`.
         """

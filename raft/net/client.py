@@ -245,7 +245,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # --- inside
 
     def _hand_out(self, frames: list[Frame]) -> None:
-        """Pass each response to its request's caller; end the connection if one is out of order."""
+        """Pass each response to its request's caller; end the connection if any is out of order."""
         calls = self._calls
         for frame in frames:
             if not calls or len(frame) < 4:

@@ -267,7 +267,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._held += 1
 
     def resume_reading(self) -> None:
-        """Undo one `pause_reading`; requests are read again after the last undo."""
+        """Undo one `pause_reading`; reading resumes once every pause is undone."""
         assert self._held, f"{self} is not held"
         self._held -= 1
         if not self._held:
@@ -301,7 +301,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
 
     def _serve(self, frames: list[Frame]) -> None:
-        """Handle request frames until a limit is reached; further frames wait in the backlog."""
+        """Serve request frames until a limit is reached; further frames wait in the backlog."""
         handle, waiting, append = self._handle, self._waiting, self._out.append
         out_bytes = 0
         self._serving = frames  # emptied, which ends the loop, when the connection ends
@@ -460,7 +460,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._shared.wait_for_memory(self)
 
     def resume(self) -> None:
-        """Handle waiting frames and read further requests, as far as the limits allow."""
+        """Serve waiting frames and read further requests, as far as the limits allow."""
         if self.close_reason is not None or self._serving is not None:
             return
         if self._backlog and self._may_serve():

@@ -60,7 +60,7 @@ class RequestKind(NamedTuple):
 
 
 def parse_request_header(frame: Frame, first_flexible: Mapping[int, int | None]) -> RequestHeader:
-    """Read the header of a request.
+    """Parse the header at the beginning of a request frame.
 
     Args:    first_flexible: for each api key that is served, the first version with header v2, or
              None if there is none. Whether the *version* is served is for the caller to check:

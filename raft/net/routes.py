@@ -59,7 +59,7 @@ class Routes:
         large: Container[int] = (),
         silent: Container[int] = (),
     ) -> None:
-        """Register request handlers by api key.
+        """Register handlers of requests by api key.
 
         Args:  large: api keys whose handlers limit what they decode.
                silent: api keys that are served and not announced.

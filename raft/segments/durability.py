@@ -184,7 +184,7 @@ class Durability:
         self._names_unflushed = False
 
     def keep_only(self, segments: list[Segment]) -> None:
-        """Keep only these segments, the last of which is active, after deleting the others."""
+        """Delete all segments but these; the last of these is the active segment."""
         kept = [segment for segment in self.unflushed if segment in segments]
         self.unflushed = kept or [segments[-1]]
 

@@ -108,7 +108,7 @@ class Epochs:
 
 
 def write_epochs(files: FileSystem, directory: Path, entries: Iterable[EpochStart]) -> None:
-    """Replace the epoch checkpoint file durably."""
+    """Replace the leader epoch checkpoint file durably."""
     lines = [f"{epoch} {start_offset}" for epoch, start_offset in entries]
     text = "\n".join(["0", str(len(lines)), *lines, ""])
     replace_file(files, directory / EPOCHS_FILE, text.encode())

@@ -31,7 +31,7 @@ _LINE: Final = re.compile(r"(\S{1,249}) (\d{1,9}) (\d{1,18})", re.ASCII)
 def write_high_watermarks(
     files: FileSystem, directory: Path, offsets: Mapping[tuple[str, int], int]
 ) -> None:
-    """Replace the high watermark file durably.
+    """Replace the file of high watermarks durably.
 
     Offsets are exclusive, by topic and partition. Raises OSError.
     """

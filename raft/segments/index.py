@@ -159,7 +159,7 @@ class TimeIndex(_Entries):
     FORMAT = struct.Struct(">qi")
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry if its timestamp exceeds the last entry's and the format can encode it."""
+        """Add an entry if its timestamp exceeds that of the last entry and fits the format."""
         is_near = offset - self.base_offset <= MAX_RELATIVE_OFFSET
         if is_near and timestamp > self._last_timestamp():
             self._bytes += self.FORMAT.pack(timestamp, offset - self.base_offset)
@@ -174,7 +174,7 @@ class TimeIndex(_Entries):
         return self.entry(i - 1).offset if i else self.base_offset
 
     def truncate_to(self, offset: int) -> None:
-        """Drop entries at or above `offset`."""
+        """Drop index entries at or above `offset`."""
         self._keep(bisect_right(range(len(self)), offset - 1, key=lambda i: self.entry(i).offset))
 
     def _last_timestamp(self) -> int:

@@ -138,7 +138,7 @@ class Segment:
         return found
 
     def append(self, data: Buffer, found: Advance) -> None:
-        """Append the batches that `check` accepted.
+        """Append the batches that `check` has accepted to the segment.
 
         Raises:  OSError; the tail stands, but the file may hold more.
         """

@@ -58,7 +58,7 @@ def read_text_length(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def uvarint(value: int) -> bytes:
-    """Encode an unsigned varint.
+    """Encode a number as an unsigned varint.
 
     >>> uvarint(300).hex()
     'ac02'

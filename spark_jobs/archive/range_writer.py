@@ -251,7 +251,7 @@ class _Table:
             self._sink.put(batch)
 
     def _find_undecodable(self, chunk: Sequence[tuple[Row, LogPosition, Buffer]]) -> list[Row]:
-        """Write the decodable records one by one, and return the rows of the other records."""
+        """Write decodable records one at a time; return the rows of the undecodable records."""
         self._columns, _ = columns_of(self.name)
         kept = []
         for row, position, value in chunk:

@@ -131,7 +131,7 @@ def _walk_duplicates(commits: Commits, mine: Sequence[int]) -> Faults:
 
 
 def _odd_steps(commits: Commits) -> Iterator[_Step]:
-    """Yield batches that neither continue their producer's sequence nor start an epoch.
+    """Yield batches that neither continue their producer's sequence nor start a producer epoch.
 
     Batches of a producer whose earlier state is unknown are left out.
     """

@@ -107,7 +107,7 @@ class Findings:
                 )
 
     def check(self, log: str, rules: Iterable[Rule], *facts: Any) -> None:
-        """Check a coordinator's state by the given rules, and add violations to these findings."""
+        """Check a coordinator's state by these rules, and add violations to the findings."""
         for declared in rules:
             self.add(declared.name, log, declared.check(*facts))
 

@@ -197,7 +197,7 @@ def _differences(inspection: Inspection, footer: Footer) -> Iterator[str]:
 
 
 def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[ObjectClaim]:
-    """Group the batches of the given undeleted objects into one `ObjectClaim` for each object.
+    """Group the batches of live objects into one `ObjectClaim` for each object.
 
     Args:  alive: ids of objects.
     """

@@ -42,7 +42,7 @@ class Rows:
         self._line(header)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append one row to the file.
+        """Append one row to the sealed file.
 
         Raises:  OSError.
         """

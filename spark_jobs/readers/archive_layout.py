@@ -220,7 +220,7 @@ class Manifest:
         raise DamagedArchiveError(f"{self.range.manifest_key} does not name an envelope")
 
     def to_json(self) -> bytes:
-        """Encode the manifest as JSON."""
+        """Encode the manifest of an archive range as JSON."""
         found = asdict(self)
         found["range"] = self.range._asdict()
         found["counts"] = [entry._asdict() for entry in self.counts]

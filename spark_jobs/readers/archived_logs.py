@@ -53,7 +53,7 @@ COMPRESSION: Final = 4
 
 
 def read_about(store: ObjectStore) -> About | None:
-    """Read the description of the archive in a store, or return None for a store without one.
+    """Read the description of the archive in a store; return None if the store has no archive.
 
     Raises:  ArchiveError.
     """
@@ -201,7 +201,7 @@ class ArchivedLog:
     """A log in an archive."""
 
     def __init__(self, store: ObjectStore, name: str, links: Sequence[Range]) -> None:
-        """Open one log of an archive.
+        """Open one log of an archive, made of the archived ranges `links`.
 
         Args:    links: its chain.
         """

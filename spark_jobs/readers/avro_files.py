@@ -39,7 +39,7 @@ class AvroWriter:
     """Writes an Avro file in memory."""
 
     def __init__(self, schema: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-        """Begin an Avro file in memory.
+        """Begin to write an Avro file in memory.
 
         Args:    metadata: what the file is of; with the schema it decides the sync marker.
         """
@@ -58,7 +58,7 @@ class AvroWriter:
         )
 
     def write(self, rows: Iterable[Any]) -> None:
-        """Append rows to the file."""
+        """Append rows to the Avro file."""
         write = self._writer.write
         for row in rows:
             write(row)

@@ -97,7 +97,7 @@ class ObjectStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connections to the store."""
+        """Close the connections to the object store."""
         ...
 
 
@@ -144,12 +144,12 @@ class DirectoryStore:
         self._objects = ObjectDirectory(root, creates_root=True)
 
     def __reduce__(self) -> tuple[type[DirectoryStore], tuple[Path]]:
-        """Pickle the store by its path."""
+        """Pickle the directory store as its path."""
         return DirectoryStore, (self._root,)
 
     @property
     def uri(self) -> str:
-        """Return the path of the directory."""
+        """Return the path of the store's directory as its address."""
         return str(self._root)
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:

@@ -55,7 +55,7 @@ def figure(
 
 
 def rows_of(report: Report, table: str) -> Rows:
-    """Return a table's rows as dictionaries."""
+    """Return the rows of a report's table as dictionaries."""
     rows: Rows = report.tables[table].to_pylist()
     return rows
 

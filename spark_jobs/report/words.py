@@ -28,7 +28,7 @@ def plain(text: str) -> str:
 
 
 def size(size_bytes: float) -> str:
-    """Format a size in bytes.
+    """Format a size in bytes with a readable unit.
 
     >>> size(0), size(999), size(1234), size(56_700_000), size(1.5e12)
     ('0 B', '999 B', '1.2 kB', '57 MB', '1.5 TB')

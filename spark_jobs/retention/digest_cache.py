@@ -89,7 +89,7 @@ class DigestCache:
         return self._make(work).digest if known is None else known
 
     def piece(self, work: Work) -> Piece:
-        """Return the digest and the runs of batches of a span, from the cache if possible."""
+        """Return a span's digest and runs of batches, cached or else computed."""
         found = self._read(work, rows=True)
         if found is None or found[1] is None:
             return self._make(work)

@@ -322,7 +322,7 @@ def _partition_numbers(places: Sequence[tuple[str, int]]) -> Starts:
 
 
 def _sums(values: Numbers, bounds: Numbers, counts: Numbers | None = None) -> Numbers:
-    """Sum each partition's values over all spans, or over its first `counts` spans if given."""
+    """Sum each partition's values over all spans, or over its first `counts` spans."""
     totals = np.concatenate((np.zeros(1, np.int64), np.cumsum(values)))
     ends = bounds[1:] if counts is None else bounds[:-1] + counts
     found: Numbers = totals[ends] - totals[bounds[:-1]]

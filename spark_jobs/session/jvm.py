@@ -101,7 +101,7 @@ class Jvm:
 
 
 def start_jvm(launch: Launch) -> Jvm:
-    """Start a JVM for Spark, from a class archive where possible.
+    """Start a JVM for Spark, from a class archive if a usable archive exists.
 
     Raises:  SessionError; KeyboardInterrupt, once the JVM has ended.
     """
@@ -163,7 +163,7 @@ def _gateway(launch: Launch, java: Java, more: tuple[str, ...]) -> Any:
 
 
 def make_conf(settings: Mapping[str, str]) -> SparkConf:
-    """Convert settings to a SparkConf."""
+    """Convert a mapping of Spark settings to a SparkConf."""
     conf = SparkConf(loadDefaults=False)
     for name, value in sorted(settings.items()):
         conf.set(name, value)

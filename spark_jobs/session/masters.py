@@ -43,7 +43,7 @@ class Master:
             )
 
     def facing_address(self) -> str | None:
-        """Return the local address that can reach the master, or None to let Spark choose one."""
+        """Return the local address that can reach the master; None lets Spark choose an address."""
         return self._connect()
 
     def _connect(self) -> str | None:

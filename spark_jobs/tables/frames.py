@@ -229,7 +229,7 @@ _TYPES: Final = {
 
 
 def _ddl(schema: pa.Schema) -> str:
-    """Format a schema as Spark's DDL."""
+    """Format an Arrow schema as a DDL string of Spark."""
     return ", ".join(f"{field.name} {_ddl_type(field.type)}" for field in schema)
 
 

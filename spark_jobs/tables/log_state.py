@@ -305,7 +305,7 @@ class _Tables:
         there: Mask,
         number: dict[tuple[str, int], int],
     ) -> tuple[Numbers, Numbers]:
-        """Return a checkpoint's runs of batches, and the batches committed after it, as columns."""
+        """Return as columns a checkpoint's runs of batches, and the batches committed after it."""
         of_log = self._numbers_by_log(number)
         log_ids, rows = self._log.run_columns()
         of_run = np.array([of_log.get(log_id, -1) for log_id in log_ids.tolist()], np.int64)

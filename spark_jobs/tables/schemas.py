@@ -92,7 +92,7 @@ TABLES: Final = (RECORD, *sorted(RECORD_OF))
 
 
 def schema_of(table: str) -> pa.Schema:
-    """Return the schema of a table.
+    """Return the Arrow schema of a record type's table.
 
     Raises:  TableError.
     """

@@ -93,7 +93,7 @@ class UnknownColumns(EnvelopeColumns):
     """Collects records of types or versions without a declaration here, as bytes."""
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """Collect a record if this release cannot decode it.
+        """Collect a record that this release cannot decode, and ignore all other records.
 
         Raises:  RecordError if it has no frame.
         """

@@ -15,7 +15,7 @@ from records.rpc.objects import AcceptClockRequest, AcceptClockResponse
 
 
 def decide_stamp(tables: Tables, context: Context) -> Decision[None]:
-    """Write a record of the steady time if the last one is old or the wall clock was set back."""
+    """Write a record of the steady time if the last such record is old or the clock went back."""
     steady_ms, stamp_ms = context.shared_ms, tables.counters.steady_ms
     if steady_ms is None or not may_write_format(context.view.features(), 2):
         return Decision((), None)

@@ -414,7 +414,7 @@ class _Judge:
 
 
 def _malformed(row: _Range) -> str | None:
-    """Return the reason why a range is invalid in every possible state, or None."""
+    """Return the reason why a requested range of offsets is invalid in any state, or None."""
     if not 0 <= row.first_offset < row.end_offset:
         return f"the range from {row.first_offset} to {row.end_offset} is empty"
     if row.old_run_count < 1 or not row.runs:

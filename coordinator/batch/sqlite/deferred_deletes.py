@@ -91,7 +91,7 @@ class DeferredDeletes:
         return self._delete(log_id, tally, moves, limit)
 
     def _delete(self, log_id: int, tally: Tally, moves: list[Move], limit: int) -> list[Dead]:
-        """Delete up to `limit` queued runs of one partition; the others stay queued."""
+        """Delete up to `limit` queued runs of one partition; runs above the limit stay queued."""
         dead: list[Dead] = []
         left = limit
         while moves and left > 0:  # not even a look at 0: a record may name ten thousand partitions

@@ -74,7 +74,7 @@ def fill(
 
 
 def remove(connection: sqlite3.Connection, record: ObjectsRemovedRecord) -> int:
-    """Delete the given objects' rows from the table `objects`; return the number of these rows."""
+    """Delete the rows of a record's objects from the table `objects`; return their number."""
     gone = connection.executemany(
         "DELETE FROM objects WHERE object_id = ?",
         [(object_id,) for object_id in record.object_ids],

@@ -40,22 +40,22 @@ def _unpacked(row: bytes, make: Callable[[Any], _V]) -> _V:
 
 
 def pack_topic(topic: Topic) -> bytes:
-    """Encode a topic's row as bytes."""
+    """Encode a topic as the bytes of a database row."""
     return bytes(_pack(topic))
 
 
 def unpack_topic(row: bytes) -> Topic:
-    """Decode a topic's row. Raises DamagedStateError."""
+    """Decode a topic from the bytes of a database row. Raises DamagedStateError."""
     return _unpacked(row, Topic._make)
 
 
 def pack_lease(lease: Lease) -> bytes:
-    """Encode a lease's row as bytes."""
+    """Encode a lease of object ids as the bytes of a database row."""
     return bytes(_pack(lease))
 
 
 def unpack_lease(row: bytes) -> Lease:
-    """Decode a lease's row. Raises DamagedStateError."""
+    """Decode a lease from the bytes of a database row. Raises DamagedStateError."""
 
     def make(fields: Any) -> Lease:
         lease = Lease._make(fields)
@@ -69,12 +69,12 @@ def unpack_lease(row: bytes) -> Lease:
 
 
 def pack_broker(broker: Broker) -> bytes:
-    """Encode a broker's row as bytes."""
+    """Encode a broker as the bytes of a database row."""
     return bytes(_pack(broker))
 
 
 def unpack_broker(row: bytes) -> Broker:
-    """Decode a broker's row. Raises DamagedStateError."""
+    """Decode a broker from the bytes of a database row. Raises DamagedStateError."""
     return _unpacked(row, Broker._make)
 
 
@@ -108,7 +108,7 @@ def producer_rows(
 
 
 def unpack_producer(appended_at_ms: int, row: bytes) -> Producer:
-    """Decode a producer's row. Raises DamagedStateError."""
+    """Decode a producer's state from a database row. Raises DamagedStateError."""
 
     def make(fields: Any) -> Producer:
         epoch, batches = fields

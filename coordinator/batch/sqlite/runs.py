@@ -259,7 +259,7 @@ class Runs:
     def _regroup(
         self, log_id: int, level: int, below: str, begin: int, end: int | None
     ) -> tuple[int, int]:
-        """Insert the spans of one level that index the runs which end in a range of offsets.
+        """Insert the spans of a level that index the runs which end in a range of offsets.
 
         Returns the number and greatest time of what is left over at an open end.
         """

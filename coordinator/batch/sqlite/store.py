@@ -168,7 +168,7 @@ class Store:
     # -- applying ------------------------------------------------------------------------------
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one committed record. Raises sqlite3.Error.
+        """Apply one committed log record to the database. Raises sqlite3.Error.
 
         After an error the state must be opened anew.
         """

@@ -305,7 +305,7 @@ def replace_configs(request: rpc.AlterConfigsRequest, context: Context) -> Decis
 def _as_changes(
     item: rpc.AlterConfigsRequest.AlterConfigsResource, image: MetadataImage
 ) -> _Resource:
-    """Return the changes of single settings that replace all settings of a resource."""
+    """Return the changes of single settings that together replace all settings of a resource."""
     config = _Resource.AlterableConfig
     named = {given.name for given in item.configs}
     own = image.configs.get(Resource(item.resource_type, item.resource_name), {})

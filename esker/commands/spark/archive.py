@@ -282,7 +282,7 @@ class _Job:
         typer.echo(f"{records} records in {seconds:.1f} s{rate}")
 
     def verify(self, store: ObjectStore, engine: ArchiveEngine) -> None:
-        """Verify every file of the archive."""
+        """Verify the checksums of every file of the archive."""
         from spark_jobs.archive.check import check_archive
         from spark_jobs.readers.archived_logs import list_ranges
 

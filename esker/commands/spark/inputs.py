@@ -92,7 +92,7 @@ def inputs_of(
 
 
 def open_logs(inputs: Inputs) -> Logs:
-    """Open the logs at this location.
+    """Open the logs at the location that the command's options name.
 
     Raises as `reading_errors` says.
     """

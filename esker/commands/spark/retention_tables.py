@@ -69,7 +69,7 @@ def _effect_lines(number: int, effect: Effect, prices: Prices) -> Iterator[str]:
 
 
 def plan_json(made: Plan, prices: Prices) -> Mapping[str, Any]:
-    """Return a retention plan as JSON."""
+    """Return a retention plan as a JSON document."""
     return {
         "plan_id": made.plan_id,
         "cluster_id": made.cluster_id,

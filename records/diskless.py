@@ -8,7 +8,8 @@ A partition is called by its topic's id and its index, except where there would 
 them: there by its *log id*, a number that the coordinator gave it and never gives again.
 
 The records whose names end in `State` stand in checkpoints only, in this order: the coordinator,
-its brokers, leases and topics; then objects, runs, producers and kept answers.
+its brokers, leases and topics; then objects, runs, aborted transactions, producers and kept
+answers.
 
 Source: KIP-1164 (batch metadata, object lifecycle). The numbers, from 1100 on, and the records are
 ours: the KIP leaves the log's contents open.
@@ -55,7 +56,7 @@ class DisklessTombstoneExpiredRecord(MetadataRecord, key=1103, versions="0"):
     topic_id: Uuid
 
 
-class ObjectCommitRecord(MetadataRecord, key=1104, versions="0"):
+class ObjectCommitRecord(MetadataRecord, key=1104, versions="0-1"):
     """An object is committed: its batches, in the order of the request, and their outcomes.
 
     The batches of one partition are a *group*. There are as many topic indexes, partitions and
@@ -64,6 +65,8 @@ class ObjectCommitRecord(MetadataRecord, key=1104, versions="0"):
     A batch whose error code is not 0 was refused: it has no offset, its bytes are dead from the
     start, and it stands here because a retry must get the same answer. A duplicate answers the
     offset of its first commit and its bytes are dead too. Source: KIP-1164, CommitBatches.
+
+    Version 1 has the transaction numbers; version 0 is written while no batch has one.
     """
 
     object_id: Int64
@@ -89,6 +92,7 @@ class ObjectCommitRecord(MetadataRecord, key=1104, versions="0"):
     base_sequences: Array[Int32]
     error_codes: Array[Int16]  # empty: none was refused
     duplicates: Array[Int8]  # 1: a duplicate of an earlier batch; empty: none is
+    transaction_numbers: Annotated[Array[Int64], since(1)] = ()  # -1: not transactional; empty: all
 
 
 class LogStartOffsetsRecord(MetadataRecord, key=1105, versions="0"):
@@ -257,6 +261,29 @@ class RunsReplacedRecord(MetadataRecord, key=1119, versions="0"):
     ended_first_offsets: Annotated[Array[Int64], tag(2)] = ()  # reserved
 
 
+class TransactionMarkersRecord(MetadataRecord, key=1160, versions="0"):
+    """Transactions end in partitions: each marker takes one offset and no bytes of an object.
+
+    The columns after `topic_ids` have an entry for each partition of each transaction. The record
+    has the outcome, so that a reader needs no other state: where the transaction began in the
+    partition, and the last stable offset after the marker.
+    Source: docs/design/transactions-batches.md#records.
+    """
+
+    written_at_ms: Int64  # ms since 1970; the timestamp and append time of all markers
+    topic_ids: Array[Uuid]  # each topic once; the markers point into it
+    topic_indexes: Array[Int32]  # of each marker: into topic_ids
+    partitions: Array[Int32]
+    offsets: Array[Int64]  # of the marker; -1: another transaction is open, and none is written
+    producer_ids: Array[Int64]
+    producer_epochs: Array[Int16]  # of the marker
+    transaction_numbers: Array[Int64]
+    outcomes: Array[Int8]  # 0 aborted, 1 committed
+    coordinator_epochs: Array[Int32]  # of the transaction log's leader
+    first_offsets: Array[Int64]  # of the transaction in the partition; -1: it has no batch here
+    last_stable_offsets: Array[Int64]  # of the partition, after this marker; exclusive
+
+
 class CoordinatorState(MetadataRecord, key=1120, versions="0"):
     """A coordinator's counters: the first data record of its checkpoints."""
 
@@ -282,11 +309,12 @@ class DisklessTopicState(MetadataRecord, key=1121, versions="0"):
     deleted_at_ms: Annotated[Int64, tag(0)] = -1  # of a tombstone; -1 while the topic lives
 
 
-class RunsState(MetadataRecord, key=1122, versions="0-1"):
+class RunsState(MetadataRecord, key=1122, versions="0-2"):
     """Live runs of a partition by rising offset: byte-contiguous batches of one object.
 
     A run begins where the one before it ends. At version 0 all of them were appended: each has a
-    record at every offset, and its append time is when its object was committed.
+    record at every offset, and its append time is when its object was committed. Version 2 has
+    transaction markers: runs of format 0, without an object (-1) and bytes.
     """
 
     log_id: Int64
@@ -300,6 +328,10 @@ class RunsState(MetadataRecord, key=1122, versions="0-1"):
     append_times: Annotated[Array[Int64], since(1)] = ()  # ms since 1970
     record_counts: Annotated[Array[Int64], since(1)] = ()
     object_formats: Annotated[Array[Int8], since(1)] = ()
+    marker_producer_ids: Annotated[Array[Int64], since(2)] = ()  # of each run of format 0
+    marker_epochs: Annotated[Array[Int16], since(2)] = ()
+    marker_outcomes: Annotated[Array[Int8], since(2)] = ()  # 0 aborted, 1 committed
+    marker_coordinator_epochs: Annotated[Array[Int32], since(2)] = ()
 
 
 class ObjectsState(MetadataRecord, key=1123, versions="0-1"):
@@ -322,18 +354,25 @@ class ObjectsState(MetadataRecord, key=1123, versions="0-1"):
     first_deletions_ms: Annotated[Array[Int64], since(1)] = ()  # when a run in it died; -1: none
 
 
-class ProducersState(MetadataRecord, key=1124, versions="0"):
-    """Producers of a partition by rising id, with their last five batches, oldest first."""
+class ProducersState(MetadataRecord, key=1124, versions="0-1"):
+    """Producers of a partition by rising id, with their last five batches, oldest first.
+
+    Version 1 has transactions; version 0 is written while no producer of a record has had one.
+    """
 
     log_id: Int64
     producer_ids: Array[Int64]
     producer_epochs: Array[Int16]
     appended_at_ms: Array[Int64]  # of the last batch
-    batch_counts: Array[Int8]  # how many of its batches follow, 1 to 5
+    batch_counts: Array[Int8]  # how many of its batches follow, 0 to 5
     base_sequences: Array[Int32]  # producer by producer, as the columns below
     last_sequences: Array[Int32]  # inclusive
     base_offsets: Array[Int64]
     append_times: Array[Int64]  # what a duplicate answers; -1: create time
+    open_numbers: Annotated[Array[Int64], since(1)] = ()  # of the open transaction; -1: none
+    first_offsets: Annotated[Array[Int64], since(1)] = ()  # of the open transaction; -1: none
+    ended_numbers: Annotated[Array[Int64], since(1)] = ()  # the highest; -1: none has ended
+    coordinator_epochs: Annotated[Array[Int32], since(1)] = ()  # of the newest marker; -1: none
 
 
 class LeaseState(MetadataRecord, key=1125, versions="0"):
@@ -415,3 +454,16 @@ class CleaningState(MetadataRecord, key=1129, versions="0"):
     cleaned_until: Array[Int64]  # exclusive
     bounds: Array[Int64]  # exclusive, of the newest round
     rewritten_until: Array[Int64]  # exclusive, under that bound
+
+
+class AbortedState(MetadataRecord, key=1161, versions="0"):
+    """Aborted transactions of a partition, by the rising offset of their markers.
+
+    They stand behind the runs in a checkpoint. Source: docs/design/transactions-batches.md#records.
+    """
+
+    log_id: Int64
+    producer_ids: Array[Int64]
+    first_offsets: Array[Int64]
+    last_offsets: Array[Int64]  # of the marker
+    last_stable_offsets: Array[Int64]  # of the partition, after the marker; exclusive

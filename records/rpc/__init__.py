@@ -28,6 +28,7 @@ from records.rpc import (
     telemetry,
     topics,
     transaction_log,
+    transaction_markers,
     transactions,
 )
 from records.rpc.base import CoordinatorRequest, Request, Response
@@ -80,5 +81,6 @@ __all__ = [
     "telemetry",
     "topics",
     "transaction_log",
+    "transaction_markers",
     "transactions",
 ]

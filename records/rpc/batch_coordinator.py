@@ -59,6 +59,18 @@ class CommitBatch(NamedTuple):
     last_sequence: Int32  # inclusive
 
 
+class TransactionalBatch(NamedTuple):
+    """The proof that a batch belongs to an ongoing transaction.
+
+    Source: docs/design/transactions-batches.md#commitbatches.
+    """
+
+    batch_index: Int32  # counted from 0 over all batches of the request
+    transaction_number: Int64
+    transaction_version: Int8  # 1 or 2: which protocol the producer speaks
+    epoch_age_ms: Int64  # since the producer's epoch was granted, when the proof was made
+
+
 class CommitBatchesRequest(CoordinatorRequest["CommitBatchesResponse"], key=1094, versions="0"):
     """A broker commits an uploaded object with all its batches. Source: KIP-1164."""
 
@@ -78,6 +90,7 @@ class CommitBatchesRequest(CoordinatorRequest["CommitBatchesResponse"], key=1094
     object_size: Int64  # bytes
     topics: Array[Topic]
     coordinator_partition: Annotated[Int32, tag(0)] = 0  # of __diskless-metadata
+    transactional: Annotated[Array[TransactionalBatch], tag(1)] = ()  # by rising batch index
 
 
 class CommitBatchResult(NamedTuple):
@@ -176,6 +189,14 @@ class FindBatchesRequest(CoordinatorRequest["FindBatchesResponse"], key=1097, ve
     topics: Array[Topic]
     max_bytes: Int32
     coordinator_partition: Annotated[Int32, tag(0)] = 0  # of __diskless-metadata
+    isolation_level: Annotated[Int8, tag(1)] = 0  # 0 read_uncommitted, 1 read_committed
+
+
+class AbortedTransaction(NamedTuple):
+    """An aborted transaction that has batches among those of an answer."""
+
+    producer_id: Int64
+    first_offset: Int64  # of the transaction in the partition
 
 
 class FindBatchesResponse(Response, key=1097, versions="0"):
@@ -192,18 +213,22 @@ class FindBatchesResponse(Response, key=1097, versions="0"):
                 log_append_timestamp: Int64
                 batch_max_timestamp: Int64
                 message_timestamp_type: Int8
-                producer_id: Int64 = -1  # -1 for a run: it is in the batches' own headers
+                producer_id: Int64 = -1  # of a marker; -1 for a run: batches' headers have it
                 producer_epoch: Int16 = -1
                 base_sequence: Int32 = -1
                 last_sequence: Int32 = -1
-                object_format: Annotated[Int8, tag(0)] = 1  # 2: final bytes
+                object_format: Annotated[Int8, tag(0)] = 1  # 2: final bytes; 0: a marker
                 record_count: Annotated[Int64, tag(1)] = -1  # -1: a record at every offset
+                marker_outcome: Annotated[Int8, tag(2)] = -1  # 0 aborted, 1 committed
+                coordinator_epoch: Annotated[Int32, tag(3)] = -1  # of a marker
 
             partition_index: Int32
             error_code: Int16 = 0
             log_start_offset: Int64
             high_watermark: Int64
             batches: Array[Batch]
+            last_stable_offset: Annotated[Int64, tag(0)] = -1  # -1: the high watermark
+            aborted: Annotated[Array[AbortedTransaction], tag(1)] = ()  # for read_committed
 
         topic_id: Uuid
         partitions: Array[Partition]
@@ -232,6 +257,7 @@ class ListDisklessOffsetsRequest(
 
     topics: Array[Topic]
     coordinator_partition: Annotated[Int32, tag(0)] = 0  # of __diskless-metadata
+    isolation_level: Annotated[Int8, tag(1)] = 0  # 0 read_uncommitted, 1 read_committed
 
 
 class ListDisklessOffsetsResponse(Response, key=1098, versions="0"):
@@ -376,7 +402,10 @@ class DescribeDisklessProducersResponse(Response, key=1114, versions="0"):
                 producer_id: Int64
                 producer_epoch: Int16
                 last_sequence: Int32  # of its last batch
-                appended_at_ms: Int64  # its last batch; ms since 1970
+                appended_at_ms: Int64  # its last batch or marker; ms since 1970
+                coordinator_epoch: Annotated[Int32, tag(0)] = -1  # of its last marker
+                current_txn_start_offset: Annotated[Int64, tag(1)] = -1  # -1: none is open
+                open_number: Annotated[Int64, tag(2)] = -1  # of the open transaction
 
             partition_index: Int32
             error_code: Int16 = 0

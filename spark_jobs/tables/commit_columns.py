@@ -33,6 +33,7 @@ from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.tables.commits import (
     BATCH_COUNTS,
     COLUMNS,
+    FIRST_VERSIONS,
     HEAD,
     OF_BATCHES,
     OPTIONAL,
@@ -43,6 +44,7 @@ from spark_jobs.tables.commits import (
     VERSIONS,
     WIDTHS,
     check_groups,
+    made_up,
     parse_commit,
     width_of,
 )
@@ -87,6 +89,7 @@ class CommitPile:
         self._offsets: list[int] = []  # of all records
         self._values: list[Buffer] = []  # of those that are not walked yet
         self._bodies: list[int] = []
+        self._versions: list[int] = []
         self._size = 0
         self._heads = [np.zeros(0, _HEAD)]
         self._counts = [np.zeros((len(COLUMNS), 0), np.int64)]
@@ -103,6 +106,7 @@ class CommitPile:
         self._offsets.append(position.offset)
         self._values.append(value)
         self._bodies.append(body)
+        self._versions.append(version)
         self._size += len(value)
         if self._size >= WALKED_BYTES:
             self._walk()
@@ -140,12 +144,13 @@ class CommitPile:
         data = b"".join([*self._values, _BEYOND])
         ends = np.cumsum(lengths)
         begins = ends - lengths + np.array(self._bodies, np.int64)
-        walked = _walk(np.frombuffer(data, np.uint8), begins, ends)
+        versions = np.array(self._versions, np.int64)
+        walked = _walk(np.frombuffer(data, np.uint8), begins, ends, versions)
         if walked is None:
             for value in self._values:
                 parse_commit(value)  # one of them raises
             raise AssertionError("records that are sound one by one, and not together")
-        self._values, self._bodies, self._size = [], [], 0
+        self._values, self._bodies, self._versions, self._size = [], [], [], 0
         self._heads.append(walked.heads)
         self._counts.append(np.array(walked.counts))
         for i, parts in self._parts.items():
@@ -165,21 +170,25 @@ class _Walked(NamedTuple):
     counts: list[Numbers]  # entries
 
 
-def _walk(raw: npt.NDArray[np.uint8], positions: Numbers, ends: Numbers) -> _Walked | None:
+def _walk(
+    raw: npt.NDArray[np.uint8], positions: Numbers, ends: Numbers, versions: Numbers
+) -> _Walked | None:
     """Find the position of each column in all records, or return None if a record is malformed."""
     if (positions + _HEAD.itemsize >= ends).any():
         return None
     heads = raw[positions[:, None] + np.arange(_HEAD.itemsize)].view(_HEAD)[:, 0]
     positions = positions + _HEAD.itemsize
     starts, counts = [], []
-    for width in WIDTHS:
+    for width, first_version in zip(WIDTHS, FIRST_VERSIONS, strict=True):
         if (positions >= ends).any():
             return None
+        has_column = versions >= first_version
         try:
-            lengths, positions = read_uvarints(raw, positions)
+            lengths, behind = read_uvarints(raw, positions)
         except ValueError:
             return None
-        length = lengths.astype(np.int64)
+        length = np.where(has_column, lengths.astype(np.int64), 1)
+        positions = np.where(has_column, behind, positions)
         starts.append(positions)
         counts.append(length - 1)
         positions = positions + counts[-1] * width
@@ -198,16 +207,16 @@ def _walk(raw: npt.NDArray[np.uint8], positions: Numbers, ends: Numbers) -> _Wal
 
 
 def _cut(data: bytes, walked: _Walked, i: int) -> bytes:
-    """Cut one column out of all records, with zeros for a record that omits the column."""
+    """Cut one column out of all records; it is made up for a record that omits the column."""
     starts, counts, rows = walked.starts[i], walked.counts[i], walked.counts[OF_BATCHES[0]]
     if i in OPTIONAL and not counts.any():
-        return bytes(int(rows.sum()) * WIDTHS[i])
+        return made_up(i, int(rows.sum()))
     ends = starts + counts * WIDTHS[i]
     # copies: views would cost twice as much to make and to join
     cut = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
     if i in OPTIONAL:
         for record in np.flatnonzero(counts == 0).tolist():
-            cut[record] = bytes(int(rows[record]) * WIDTHS[i])
+            cut[record] = made_up(i, int(rows[record]))
     return b"".join(cut)
 
 

@@ -5,7 +5,8 @@ other way round. So nothing is decoded: the bytes of each column are cut out of 
 many records are put end to end, and NumPy turns a whole column at once.
 
 The trap is what a record may leave out. No error codes means that no batch was refused, and no
-duplicates that none was one; both columns are then made up, of zeros.
+duplicates that none was one; both columns are then made up, of zeros. The same holds for
+transaction numbers, which version 0 does not have at all: they are made up of -1.
 
 Source: KIP-1164, CommitBatches; `records.diskless.ObjectCommitRecord`, whose declaration is walked
 here, so that the two cannot differ.
@@ -60,7 +61,12 @@ PARTITIONS: Final = COLUMNS.index("partitions")
 BATCH_COUNTS: Final = COLUMNS.index("batch_counts")
 OF_BATCHES: Final = tuple(range(BATCH_COUNTS + 1, len(COLUMNS)))
 _BYTE_SIZES: Final = COLUMNS.index("byte_sizes")
-OPTIONAL: Final = (COLUMNS.index("error_codes"), COLUMNS.index("duplicates"))
+_CODES: Final = COLUMNS.index("error_codes")
+_DUPLICATES: Final = COLUMNS.index("duplicates")
+TRANSACTION_NUMBERS: Final = COLUMNS.index("transaction_numbers")
+OPTIONAL: Final = (_CODES, _DUPLICATES, TRANSACTION_NUMBERS)
+FIRST_VERSIONS: Final = tuple(field.versions.first for field in _FIELDS[len(HEAD) :])
+"""The first record version that has each column."""
 _SHAPES: Final = tuple(
     (i, width if i in OF_BATCHES else 0, 0 if i in OF_BATCHES else width)
     for i, width in enumerate(WIDTHS)
@@ -83,12 +89,19 @@ SCHEMA: Final = pa.schema(
         pa.field("topic_id", pa.string(), nullable=False),
         pa.field("partition", pa.int32(), nullable=False),
         *(
-            pa.field(COLUMNS[i].removesuffix("s"), _ARROW[WIDTHS[i]], nullable=False)
+            pa.field(
+                COLUMNS[i].removesuffix("s"),
+                _ARROW[WIDTHS[i]],
+                nullable=i == TRANSACTION_NUMBERS,
+            )
             for i in OF_BATCHES
         ),
     ]
 )
-"""One row for each batch; each row repeats the fields of the whole object."""
+"""One row for each batch; each row repeats the fields of the whole object.
+
+`transaction_number` is null for a batch that is not transactional.
+"""
 
 OBJECT_SCHEMA: Final = pa.schema(
     [
@@ -103,6 +116,12 @@ OBJECT_SCHEMA: Final = pa.schema(
     ]
 )
 """One row for each object, as it was committed."""
+
+
+def made_up(index: int, rows: int) -> bytes:
+    """Return the bytes of an optional column that a record of `rows` batches leaves out."""
+    byte = b"\xff" if index == TRANSACTION_NUMBERS else b"\0"  # -1 is all ones
+    return byte * (rows * WIDTHS[index])
 
 
 class CommitColumns:
@@ -130,7 +149,7 @@ class CommitColumns:
         groups = len(columns[BATCH_COUNTS]) // WIDTHS[BATCH_COUNTS]
         for i in OPTIONAL:
             if not columns[i]:
-                columns[i] = bytes(rows * WIDTHS[i])
+                columns[i] = made_up(i, rows)
         for part, column in zip(self._parts, columns, strict=True):
             part.append(column)
         self._positions.append(position)
@@ -166,7 +185,7 @@ class CommitColumns:
         arrays += [
             self._topic_ids(counts),
             pa.array(np.repeat(self._column(PARTITIONS), counts)),
-            *(pa.array(self._column(i)) for i in OF_BATCHES),
+            *(self._batch_column(i) for i in OF_BATCHES),
         ]
         self._clear()
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
@@ -174,6 +193,11 @@ class CommitColumns:
     def _column(self, index: int) -> Numbers:
         width = WIDTHS[index]
         return np.frombuffer(b"".join(self._parts[index]), f">i{width}").astype(f"=i{width}")
+
+    def _batch_column(self, index: int) -> pa.Array:
+        """Return one value for each batch, null for the number of a batch without a transaction."""
+        values = self._column(index)
+        return pa.array(values, mask=values < 0 if index == TRANSACTION_NUMBERS else None)
 
     def _topic_ids(self, counts: Numbers) -> pa.Array:
         """Return the topic id of each collected batch as text.
@@ -240,7 +264,8 @@ class ObjectColumns:
         Raises:  as `CommitColumns.add`.
         """
         head, columns = parse_commit(value)
-        sizes, codes, duplicates = (_numbers(columns[i], i) for i in (_BYTE_SIZES, *OPTIONAL))
+        counted = (_BYTE_SIZES, _CODES, _DUPLICATES)
+        sizes, codes, duplicates = (_numbers(columns[i], i) for i in counted)
         self._rows.append(
             (
                 *position,
@@ -276,7 +301,7 @@ def parse_commit(value: Buffer) -> tuple[tuple[int, ...], list[Buffer]]:
         raise _malformed(version, "", position, "this version is not known")
     try:
         head = _HEAD_STRUCT.unpack_from(value, position)
-        columns = _cut(value, position + _HEAD_STRUCT.size)
+        columns = _cut(value, position + _HEAD_STRUCT.size, version)
     except (struct.error, IndexError, ValueError) as error:
         raise _malformed(version, "", position, str(error)) from None
     rows = len(columns[OF_BATCHES[0]]) // WIDTHS[OF_BATCHES[0]]
@@ -289,11 +314,14 @@ def _numbers(column: Buffer, index: int) -> Numbers:
     return np.frombuffer(column, f">i{WIDTHS[index]}")
 
 
-def _cut(value: memoryview, position: int) -> list[Buffer]:
+def _cut(value: memoryview, position: int, version: int) -> list[Buffer]:
     """Split a commit record into the bytes of its columns, without its tagged fields."""
     columns: list[Buffer] = []
     size = len(value)
-    for width in WIDTHS:
+    for width, first_version in zip(WIDTHS, FIRST_VERSIONS, strict=True):
+        if version < first_version:
+            columns.append(b"")
+            continue
         length = value[position]
         if length < 0x80:
             position += 1

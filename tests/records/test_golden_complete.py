@@ -14,6 +14,7 @@ from tests.records import (
     test_golden_security,
     test_golden_topics,
     test_golden_transactions,
+    test_golden_transactions_batches,
 )
 
 FAMILIES = (
@@ -27,6 +28,7 @@ FAMILIES = (
     test_golden_security,
     test_golden_topics,
     test_golden_transactions,
+    test_golden_transactions_batches,
 )
 
 

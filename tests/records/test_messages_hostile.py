@@ -198,6 +198,6 @@ def test_the_decoder_names_the_field_of_damage_late_in_a_message_of_ordinary_siz
         if field.default == () and field.name != "topic_ids"
     }
     numbers = {f.name: 0 for f in ObjectCommitRecord.schema().fields if f.default == 0}
-    good = encode_message(ObjectCommitRecord(**numbers, **columns, topic_ids=()), 0)
-    with pytest.raises(MalformedMessageError, match="duplicates"):
-        decode_message(ObjectCommitRecord, good[:-2], 0)
+    good = encode_message(ObjectCommitRecord(**numbers, **columns, topic_ids=()), 1)
+    with pytest.raises(MalformedMessageError, match="transaction_numbers"):
+        decode_message(ObjectCommitRecord, good[:-2], 1)

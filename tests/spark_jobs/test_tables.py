@@ -74,6 +74,7 @@ def commits(draw: st.DrawFn) -> ObjectCommitRecord:
         max_timestamps=column(int64, rows), timestamp_types=column(int8, rows),
         producer_ids=column(int64, rows), producer_epochs=column(int16, rows),
         base_sequences=column(int32, rows), error_codes=perhaps(int16), duplicates=perhaps(int8),
+        transaction_numbers=perhaps(st.integers(-1, 2**63 - 1)),
     )  # fmt: skip
 
 
@@ -90,6 +91,8 @@ def exploded(position: LogPosition, record: ObjectCommitRecord) -> list[dict[str
             for name in OF_BATCH:
                 column = getattr(record, name + "s")
                 row[name] = column[batch] if column else 0
+            number = record.transaction_numbers[batch] if record.transaction_numbers else -1
+            row["transaction_number"] = None if number < 0 else number
             rows.append(row)
             batch += 1
     return rows
@@ -138,6 +141,7 @@ def rows_of(value: bytes) -> list[dict[str, Any]]:
         ({"byte_sizes": (1, 2)}, "byte_sizes"),
         ({"partitions": ()}, "partitions"),
         ({"error_codes": (1, 2)}, "error_codes"),
+        ({"transaction_numbers": (1, 2)}, "transaction_numbers"),
         ({"batch_counts": (2,)}, "log offset 7"),
         ({"topic_indexes": (1,)}, "log offset 7"),
         ({"topic_indexes": (-1,)}, "log offset 7"),

@@ -15,6 +15,11 @@ never refused.
 The trap: the quiet time must be longer than the gap between two requests of one producer. Otherwise
 a burst of requests becomes several objects, and stays torn, because its answers arrive torn.
 
+Waiting is skipped where it cannot help: while no object is under way, and each request that was
+answered since the last closing has been followed by another one from the same connection. A
+producer whose number of requests in flight is limited can then send no more. If the number still
+grows, the first burst ended with a whole quiet time, and its answers let the next one be as large.
+
 The buffers of all coordinators close together: a request with batches for several is answered when
 all of them are committed.
 
@@ -36,6 +41,9 @@ from diskless.stores.opening import DIRECTORY
 
 LARGE_BYTES: Final = 768 * 1024
 """An object of this size costs no token: its PUT is paid for by what it carries."""
+
+MAX_AWAITED: Final = 10_000
+"""Connections that further requests are expected of; refusals are answered without a closing."""
 
 S3_OBJECTS: Final = 8
 DIRECTORY_OBJECTS: Final = 64
@@ -72,6 +80,10 @@ class OpenBuffer(Protocol):
     @property
     def can_upload(self) -> bool:
         """Return whether an upload of the buffer could begin at once."""
+
+    @property
+    def is_writing(self) -> bool:
+        """Return whether an object of closed batches is being uploaded or committed."""
 
     def close_buffer(self, reason: Reason) -> None:
         """Close the buffer, so that its batches become the next object."""
@@ -146,6 +158,48 @@ class TokenBucket:
         self._filled_at = now_s
 
 
+class AwaitedRequests:
+    """Counts, by connection, requests that were answered and not followed by another one.
+
+    >>> awaited = AwaitedRequests()
+    >>> awaited.note_answer(7), awaited.note_answer(7), awaited.note_request(7)
+    (None, None, None)
+    >>> awaited.have_come
+    False
+    >>> awaited.note_request(7)
+    >>> awaited.have_come
+    True
+    """
+
+    def __init__(self) -> None:
+        self._missing: Counter[int] = Counter()
+        self._any_answered = False
+
+    def note_answer(self, connection_id: int) -> None:
+        """Expect one more request of a connection, because one of its requests was answered."""
+        if connection_id in self._missing or len(self._missing) < MAX_AWAITED:
+            self._missing[connection_id] += 1
+            self._any_answered = True
+
+    def note_request(self, connection_id: int) -> None:
+        """Expect one request less of this connection, if any is expected."""
+        missing = self._missing.get(connection_id, 0)
+        if missing > 1:
+            self._missing[connection_id] = missing - 1
+        elif missing:
+            del self._missing[connection_id]
+
+    def clear(self) -> None:
+        """Expect no request until the next answer."""
+        self._missing.clear()
+        self._any_answered = False
+
+    @property
+    def have_come(self) -> bool:
+        """Return whether there were answers, and each was followed by another request."""
+        return self._any_answered and not self._missing
+
+
 class BufferClosing:
     """Closes the open buffers of one broker's writers early. Belongs to the event loop."""
 
@@ -162,12 +216,14 @@ class BufferClosing:
                  received_at: when a part of a large request last arrived, on the loop's clock.
         """
         self.counters = ClosingCounters()
+        self.awaited = AwaitedRequests()
         self.validating = 0  # requests whose batches are being validated
         self._buffers = buffers
         self._received_at = received_at
         self._loop = asyncio.get_running_loop()
         self._appended_at = 0.0
         self._check: asyncio.TimerHandle | None = None
+        self._check_at_s = 0.0
         self._stopped = False
         self.change(settings)
 
@@ -181,17 +237,22 @@ class BufferClosing:
     def note_append(self) -> None:
         """Restart the time without appends after which the open buffer is closed."""
         self._appended_at = self._loop.time()
-        if self._check is None and self._quiet_s:
-            self._check_at(self._appended_at + self._quiet_s)
+        if not self._quiet_s:
+            return
+        if self._no_more_can_come():
+            self._check_by(self._appended_at)
+        elif self._check is None:
+            self._check_by(self._appended_at + self._quiet_s)
 
     def note_upload_end(self) -> None:
         """Check again whether buffers may close, because an upload has ended."""
         if self._check is None and self._quiet_s:
-            self._check_at(self._loop.time())
+            self._check_by(self._loop.time())
 
     def note_closed(self, reason: Reason, size_bytes: int, runs: int) -> None:
         """Count a closed buffer, and charge its object and its runs to their rate limits."""
         now_s = self._loop.time()
+        self.awaited.clear()
         self.counters.closed[reason] += 1
         self.counters.object_bytes.add(size_bytes)
         self._runs.take(runs, now_s=now_s)
@@ -215,16 +276,29 @@ class BufferClosing:
     def _open(self) -> list[OpenBuffer]:
         return [buffer for buffer in self._buffers() if buffer.has_batches]
 
-    def _check_at(self, when_s: float) -> None:
+    def _no_more_can_come(self) -> bool:
+        """Return whether producers can be expected to send nothing before they are answered."""
+        return self.awaited.have_come and not any(each.is_writing for each in self._buffers())
+
+    def _check_by(self, when_s: float) -> None:
+        """Check at this time at the latest whether buffers may close."""
+        if self._check is not None:
+            if self._check_at_s <= when_s:
+                return
+            self._check.cancel()
+        self._check_at_s = when_s
         self._check = self._loop.call_at(when_s, self._close_if_quiet)
 
     def _close_if_quiet(self) -> None:
         """Close all open buffers if producers are quiet, or schedule the next check."""
         self._check = None
         now_s = self._loop.time()
-        active_at = now_s if self.validating else max(self._appended_at, self._received_at())
-        if now_s < active_at + self._quiet_s:
-            self._check_at(active_at + self._quiet_s)
+        if self.validating:
+            self._check_by(now_s + self._quiet_s)
+            return
+        quiet_at = max(self._appended_at, self._received_at()) + self._quiet_s
+        if now_s < quiet_at and not self._no_more_can_come():
+            self._check_by(quiet_at)
             return
         buffers = self._open()
         if not buffers or not all(buffer.can_upload for buffer in buffers):
@@ -233,7 +307,7 @@ class BufferClosing:
         if wait_s is None:
             return
         if wait_s > 0:
-            self._check_at(now_s + wait_s)
+            self._check_by(now_s + wait_s)
             return
         for buffer in buffers:
             buffer.close_buffer(Reason.QUIET)

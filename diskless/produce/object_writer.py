@@ -272,6 +272,11 @@ class ObjectWriter:
         """Return whether an upload of the buffer could begin at once."""
         return not self._closed and not self._uploads.locked()
 
+    @property
+    def is_writing(self) -> bool:
+        """Return whether an object of closed batches is being uploaded or committed."""
+        return bool(self._closed or self._uploading or self._awaiting_outcome)
+
     def close_buffer(self, reason: Reason) -> None:
         """Close the buffer; any batches in it become the next object in commit order."""
         if self._timer is not None:
@@ -305,9 +310,7 @@ class ObjectWriter:
     @property
     def is_working(self) -> bool:
         """Return whether any batch's outcome is still unknown."""
-        return bool(
-            self._awaiting_outcome or self._uploading or self._closed or self._buffer.batch_count
-        )
+        return self.is_writing or self.has_batches
 
     async def close(self, timeout_s: float) -> None:
         """Write all buffered batches, wait for all outcomes, and release the lease.

@@ -142,6 +142,7 @@ class ProduceService:
         request = decode_message(ProduceRequest, body, header.api_version, whole=False)
         self.counters.requests += 1
         self.counters.bytes_in += len(body)
+        self._closing.awaited.note_request(connection.id)
         reply = Reply(connection)
         silent = request.acks == 0
         loop = asyncio.get_running_loop()
@@ -151,6 +152,7 @@ class ProduceService:
             if timer is not None:
                 timer.cancel()
             if not silent:
+                self._closing.awaited.note_answer(connection.id)
                 reply.send(payload(header, response_of(produced)))
             elif produced.errors and not connection.closed:
                 connection.close(Reason.ACKS_0_FAILED, produced.errors[0].message or "")

@@ -26,6 +26,7 @@ class Buffer:
     open_bytes: int = 0
     open_runs: int = 1
     can_upload: bool = True
+    is_writing: bool = False
     closed: list[tuple[int, Reason]] = field(default_factory=list)  # ms, reason
 
     @property
@@ -118,6 +119,81 @@ def test_produce_buffers_stay_open_while_batches_are_validated() -> None:
         assert len(broker.times()) == 1
 
     story(told)
+
+
+def answered(broker: Broker, *connections: int) -> None:
+    """Close what is open, and answer a request of each of these connections."""
+    broker.close_full()
+    for connection in connections:
+        broker.closing.awaited.note_answer(connection)
+
+
+def request(broker: Broker, connection: int) -> None:
+    """Receive a request of a connection with a batch for each buffer."""
+    broker.closing.awaited.note_request(connection)
+    broker.append(0)
+    broker.append(1)
+
+
+def test_produce_buffers_close_at_once_when_a_request_followed_each_answered_request() -> None:
+    async def told(broker: Broker) -> None:
+        answered(broker, 7, 7, 8)
+        for connection in (7, 8, 7):
+            assert broker.times() == []
+            await wait_ms(3)
+            request(broker, connection)
+        last = now_ms()
+        await wait_ms(50)
+        assert broker.times(0) == broker.times(1) == [last]
+
+    story(told)
+
+
+@pytest.mark.parametrize(
+    ("answers", "requests", "under_way"),
+    [((7, 7), (7,), False), ((7, 8), (7, 9), False), ((7,), (7,), True), ((), (7,), False)],
+)
+def test_produce_buffers_wait_for_the_quiet_time_if_further_requests_may_come_or_an_upload_runs(
+    answers: tuple[int, ...], requests: tuple[int, ...], under_way: bool
+) -> None:
+    async def told(broker: Broker) -> None:
+        answered(broker, *answers)
+        broker.buffers[1].is_writing = under_way
+        for connection in requests:
+            request(broker, connection)
+        last = now_ms()
+        await wait_ms(50)
+        assert broker.times(0) == broker.times(1) == [last + QUIET_MS]
+
+    story(told)
+
+
+def test_requests_of_a_producer_that_fell_silent_are_awaited_until_the_next_closing_only() -> None:
+    async def told(broker: Broker) -> None:
+        answered(broker, 7, 8)
+        request(broker, 7)
+        await wait_ms(50)
+        answered(broker, 7)
+        await wait_ms(20)
+        request(broker, 7)
+        last = now_ms()
+        await wait_ms(50)
+        assert broker.times()[-1] == last
+
+    story(told)
+
+
+def test_a_broker_waits_for_tokens_even_if_no_producer_can_send_more() -> None:
+    async def told(broker: Broker) -> None:
+        for _ in range(20):
+            broker.close_full()
+        start = now_ms()
+        answered(broker, 7)
+        request(broker, 7)
+        await wait_ms(600)
+        assert broker.times(0) == broker.times(1) == [pytest.approx(start + 500, abs=2)]
+
+    story(told, ClosingSettings(quiet_ms=QUIET_MS, objects_per_second=4))
 
 
 def test_produce_buffers_stay_open_until_an_upload_slot_is_free() -> None:

@@ -106,8 +106,9 @@ class Broker:
             writer=lambda _: self.writer,
             now_ms=lambda: NOW_MS,
             in_flight=self.in_flight,
-            closing=never_early(),
+            closing=(closing := never_early()),
         )
+        self.awaited = closing.awaited
 
         def handle(connection: ServerConnection, frame: Frame) -> Answer:
             header = parse_request_header(frame, {PRODUCE: 9})
@@ -181,6 +182,26 @@ def test_a_produce_response_has_the_base_offset_of_the_committed_batch(version: 
         assert accepted.batch.view == batch()
 
     claim(work, image)
+
+
+def test_produce_expects_a_further_request_of_a_connection_after_each_answer() -> None:
+    async def work(broker: Broker) -> None:
+        connection = await connect("127.0.0.1", broker.listener.port)
+        kind = request_kind(ProduceRequest, 9)
+        parts = tuple(encode_parts(request(("t", 0, batch())), 9))
+        answer = asyncio.get_running_loop().create_future()
+        connection.send(kind, parts, answer.set_result, timeout_ms=5_000)
+        await answer
+        assert not broker.awaited.have_come
+        assert broker.writer is not None
+        broker.writer.at_once = None
+        connection.send(kind, parts, lambda _: None, timeout_ms=5_000)
+        while len(broker.writer.appended) < 2:
+            await asyncio.sleep(0.001)
+        assert broker.awaited.have_come
+        connection.close()
+
+    claim(work)
 
 
 @pytest.mark.parametrize("acks", [-1, 0])

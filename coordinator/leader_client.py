@@ -55,7 +55,7 @@ class NobodyListensError(CoordinatorError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a request is repeated, and with which pauses. All in seconds."""
+    """The time for which a request is repeated, and the pauses. All in seconds."""
 
     timeout_s: float  # of all attempts together
     alone_s: float | None = None  # of attempts that find no known node running; None: no less
@@ -91,7 +91,7 @@ class Failure:
 
 
 class LeaderClient:
-    """One log's leader, wherever it is. Shared by all calls of a client; belongs to its loop."""
+    """A client of a log's leader, shared by all calls of its owner; belongs to the event loop."""
 
     def __init__(
         self,

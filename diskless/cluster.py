@@ -51,7 +51,7 @@ class Replica(CallTarget, Protocol):
 
 
 class Cluster(Protocol):
-    """What a broker knows of its cluster, and whom it calls. Belongs to the event loop."""
+    """A broker's view of its cluster, and its clients of other nodes. Belongs to the event loop."""
 
     @property
     def cluster_id(self) -> str: ...

@@ -1,7 +1,8 @@
-"""What the rooms above see of the quorum: one replicated log per group, and who leads it.
+"""The interface of the quorum to the code above it: one replicated log per group.
 
-Below stand its snapshots: what the quorum needs of whoever keeps checkpoint files (`Snapshots`),
-and what whoever takes and loads them needs of a state machine (`StateMachine`).
+Below stand its snapshots: the interface to the store of checkpoint files that the quorum calls
+(`Snapshots`), and the interface to a state machine that the host of checkpoints calls
+(`StateMachine`).
 
 A state machine *decides* on the leader and *applies* everywhere. It drafts batches, proposes them
 under the epoch it leads and the log end it decided against, and hears later, like every replica,
@@ -385,7 +386,7 @@ class StateMachine(Protocol):
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
         """Replace the state by the batches of a checkpoint, yielding every few milliseconds.
 
-        Until the iterator is exhausted the state is nobody's to look at.
+        Until the iterator is exhausted no other code may read the state.
         """
 
     def freeze(self) -> Frozen:

@@ -2,8 +2,8 @@
 
 A batch is a 61 byte header and then its records. The CRC-32C covers everything from the attributes
 to the end and leaves out the first 21 bytes, and that is the idea of the format: base offset and
-leader epoch can be stamped by whoever orders the log without reading, let alone checksumming, the
-records again.
+leader epoch can be stamped by the node that orders the log without reading, let alone checksumming,
+the records again.
 
 The surprise is how little is certain until the checksum has been looked at. Lengths and counts are
 compared with the bytes that are really there before anything is believed or allocated, and a buffer

@@ -1,9 +1,8 @@
-"""Builds batches, and stamps offsets and times on batches of others.
+"""Builds batches, and stamps offsets and times on batches that another program built.
 
 Metadata batches are built from values alone (no key, no headers, one time for all), which is the
-fast path; anything else goes through `build_batch`. The bytes are final: whoever appends them to a
-log writes them as they are, and `stamp` gives a client's batch its offset and leader epoch without
-touching its checksum.
+fast path; anything else goes through `build_batch`. The bytes are final: a log appends them as they
+are, and `stamp` gives a client's batch its offset and leader epoch without touching its checksum.
 
 Source: KIP-98, Message Format; KIP-32 (LogAppendTime); KIP-595 (control batches).
 """

@@ -34,7 +34,7 @@ class ChunkRecord(MetadataRecord, key=1028, versions="0"):
 
 
 class ChunkChangeRecord(MetadataRecord, key=1029, versions="0"):
-    """What changed of a chunk; empty replicas remove it. Source: KIP-1114, Public Interfaces."""
+    """Changed fields of a chunk; empty replicas remove it. Source: KIP-1114, Public Interfaces."""
 
     partition_id: Int32 = -1
     topic_id: Uuid

@@ -1,4 +1,4 @@
-"""What is wrong with bytes that came from a disk or a network.
+"""The errors of damaged bytes that came from a disk or a network.
 
 Every reader of bytes in this project raises a subclass of `RecordError` and nothing else, so that a
 caller can tell "these bytes are bad" from "we have a bug" (an assertion). The errors carry fields,

@@ -1,7 +1,7 @@
-"""The record of the small key-value state machine: what is in its checkpoints.
+"""The record of the small key-value state machine, which its checkpoints contain.
 
 Source: ours (docs/design/snapshots.md#generation-never-blocks-commits,
-docs/design/state-machines.md#decide-and-apply): a state for benches, tests and whoever tries the
+docs/design/state-machines.md#decide-and-apply): a state for benches, tests and users who try the
 quorum out.
 """
 

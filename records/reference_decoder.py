@@ -35,8 +35,8 @@ def explain(cls: type[Message], data: memoryview, version: int) -> MalformedMess
 
     Asserts that it is indeed not one.
 
-    Looks at so many values at most: whoever sends a hundred megabytes of empty strings and one bad
-    byte gets an error that says how far we looked, not a minute of our time.
+    Looks at so many values at most: a peer that sends a hundred megabytes of empty strings and one
+    bad byte gets an error that says how far we looked, not a minute of our time.
     """
     try:
         reference_decode(cls, data, version, EXPLAINED_VALUES)

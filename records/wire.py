@@ -11,9 +11,9 @@ A declaration is a class whose annotations carry the wire type beside the Python
     fenced: Annotated[Bool, since(1)] = False                # not there before version 1
     log_dirs: Annotated[Array[Uuid], since(3), tag(0)] = ()  # a tagged field (KIP-482)
 
-A field with no default must be given by whoever builds the message. A field that some versions lack
-needs a default; encoding another value at such a version is refused unless the field is `IGNORABLE`
-(then it is left out), as upstream does.
+The code that builds a message must give every field without a default. A field that some versions
+lack needs a default; encoding another value at such a version is refused unless the field is
+`IGNORABLE` (then it is left out), as upstream does.
 
 Source: KIP-482 (tagged fields, compact encodings); the README of upstream's message schemas.
 """

@@ -30,7 +30,7 @@ _STAGGER_PER_STEP: Final = 1 / 16
 
 
 class Reason(Enum):
-    """Why a checkpoint is taken."""
+    """The rule by which a checkpoint is taken."""
 
     CHANGED = "changed"
     GROWN = "grown"
@@ -59,7 +59,7 @@ class SnapshotSettings:
 
 
 class Situation(NamedTuple):
-    """What has happened since the newest checkpoint, or since the log's beginning."""
+    """The bytes, records and time since the newest checkpoint, or since the log's beginning."""
 
     bytes_since: int  # of the log, applied
     records_since: int  # offsets applied

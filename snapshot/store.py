@@ -146,7 +146,7 @@ class SnapshotStore:
         if handle is None:
             file = self.files.open(self.path(snapshot_id), Mode.READ)
             handle = self._handles[snapshot_id] = _Handle(file)
-            handle.last_read_ms = self._now_ms() - self._pin_ms  # nobody has read it yet
+            handle.last_read_ms = self._now_ms() - self._pin_ms  # no read of it has begun yet
         return handle
 
     def _is_pinned(self, snapshot_id: OffsetAndEpoch) -> bool:

@@ -91,7 +91,7 @@ Kind: TypeAlias = Write[R] | Lookup[R] | Report[R] | LeaderLookup[R]
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[R]):
-    """One row: a request and how it is answered."""
+    """A row of the table of calls: a request and the way in which it is answered."""
 
     request: type[CoordinatorRequest[R]]
     kind: Kind[R]

@@ -1,4 +1,4 @@
-"""Which runs retention removes: the same arithmetic for coordinator, local engine and Spark.
+"""The runs that retention removes: one computation for coordinator, local engine and Spark.
 
 A run is removed whole or not at all, oldest first. By time goes the longest prefix of runs that are
 all older than `retention.ms`; by size the longest prefix whose removal leaves at least

@@ -41,7 +41,7 @@ MAX_RETENTION_ROWS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """How one batch coordinator behaves. Times in ms."""
+    """The limits and delays of a batch coordinator. Times in ms."""
 
     keys: ObjectKeys
     file_delete_delay_ms: int = 60_000  # diskless.file.delete.delay.ms

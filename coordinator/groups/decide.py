@@ -1,4 +1,4 @@
-"""What the group log decides: which broker owns a group, and which of its commits count.
+"""The decisions of the group log: the owner of a group, and the commits that count.
 
 `decide(request, context) -> Decision` changes nothing. Three questions guard every commit, and each
 stops another mistake:

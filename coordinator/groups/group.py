@@ -85,7 +85,7 @@ class ClassicGroup(Rebalance):
         self.env.reply(inbound, error_response(inbound, code, member_id=member_id))
 
     def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return NONE if the member exists and owns any `instance_id`, or else the error."""
+        """Return NONE if the member exists and owns any given instance id, or else the error."""
         if instance_id is not None:
             holder = self.membership.static.get(instance_id)
             if holder is None:

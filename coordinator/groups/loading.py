@@ -53,7 +53,7 @@ _REPEATED_WHILE_LOADING: Final = (
 
 
 class Owner(Env, Protocol):
-    """What `Loading` uses of its broker."""
+    """The methods of its broker that `Loading` calls."""
 
     def reply(self, inbound: InboundRequest, response: Response) -> None:
         """Send the response to a client's request."""

@@ -60,7 +60,7 @@ OnDone = Callable[[ErrorCode], None]
 
 
 class Env(Protocol):
-    """What a group uses of its broker: settings, time, timers, calls of the log."""
+    """The parts of its broker that a group uses: settings, time, timers, calls of the log."""
 
     settings: GroupSettings
     timers: Timers
@@ -80,7 +80,7 @@ class Env(Protocol):
 
 @dataclass(slots=True)
 class _Commit:
-    """One client's offsets."""
+    """The offsets that one client commits."""
 
     commit: CommitGroupOffsetsRequest.Commit
     size: Size

@@ -68,7 +68,7 @@ Described = rpc.DescribeGroupsResponse.DescribedGroup
 
 
 class Source(Protocol):
-    """What `Reads` uses of its broker."""
+    """The parts of its broker that `Reads` uses."""
 
     topics: Topics
     catalog: Callable[[], Iterable[tuple[str, Group]]]

@@ -35,7 +35,7 @@ SKIP_ASSIGNMENT_VERSION = 9
 
 
 class Broker(Env, Protocol):
-    """What a group uses of its broker besides `Env`."""
+    """The parts of its broker that a group uses besides `Env`."""
 
     def reply(self, inbound: InboundRequest, response: Response) -> None:
         """Send the response to a client's request."""

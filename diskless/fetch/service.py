@@ -69,7 +69,7 @@ _ListedOffset = rpc.ListDisklessOffsetsResponse.Topic.Partition
 
 
 class _RequestedPartition(NamedTuple):
-    """One partition of a request."""
+    """A partition of a Fetch request."""
 
     topic_id: UUID
     coordinator: int

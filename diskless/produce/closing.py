@@ -91,7 +91,7 @@ class OpenBuffer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingSettings:
-    """When buffers may be closed early."""
+    """The conditions under which buffers are closed early."""
 
     quiet_ms: int = int(PROCESS_CONFIGS["esker.append.quiet.ms"].default)  # 0: never
     objects_per_second: int = DIRECTORY_OBJECTS  # esker.append.objects.per.second, of small objects

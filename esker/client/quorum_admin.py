@@ -52,7 +52,7 @@ async def describe_quorum(
     Raises:  AdminError if no controller answers, or none leads within a few seconds.
     """
     request = _question(topic, partition)
-    unheard = "nobody leads"
+    unheard = "no node leads"
     for attempt in range(_ATTEMPTS):
         if attempt:
             await asyncio.sleep(_PAUSE_S)

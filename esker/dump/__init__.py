@@ -1,4 +1,4 @@
-"""What `esker dump-log` shows: any file of a log's directory, read without changing it.
+"""The contents of any file of a log's directory, read for `esker dump-log` without a change.
 
 - `kinds`: which kind of file a name means.
 - `items`: what readers hand to printers.

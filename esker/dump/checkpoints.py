@@ -46,7 +46,7 @@ class State(Enum):
 
     WHOLE = "whole"  # under its final name; whether all its bytes are sound is another question
     PART = "part"  # being written or fetched, or left by a process that died
-    DELETED = "deleted"  # given up; its bytes go once nobody reads them
+    DELETED = "deleted"  # dropped; its bytes go once no reader has it open
     DAMAGED = "damaged"
 
 

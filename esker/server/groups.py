@@ -5,13 +5,13 @@
 
 Every voter of the quorum has the whole: a state machine of `__consumer_offsets-0`, what decides if
 the node leads it, its requests on the listener, and a timer that sweeps what is over. A broker
-observes the log and needs the state alone, to list groups and to find those nobody asks for.
+observes the log and needs the state alone, to list groups and to find those that no request names.
 
 The surprise is what a node tells the log of the *other* log: which brokers are unfenced, so that a
 group's ownership goes to the chosen one only, and which topics are gone, so that their offsets go
 too. Both are as of this node's replica of `__cluster_metadata-0`, which may be behind. Neither is
 relied on: an ownership that went to the wrong broker costs a move, and an offset that is left over
-is of a topic id that nobody asks for again.
+is of a topic id that no client asks for again.
 
 Source: docs/design/groups.md; KIP-211 (expiry, and deleted topics).
 """
@@ -124,7 +124,7 @@ class GroupLogNodeService(GroupReplica):
         self._timer: asyncio.TimerHandle | None = None
 
     def _begun(self, log: ReplicatedLog, machine: GroupMachine) -> None:
-        if self._news is None:  # nobody can stop to listen, so this is done once
+        if self._news is None:  # a listener cannot be removed, so this is done once
             self._news = ClusterNews(self._topic_deleted)
             self._listen(self._news.on_image)
         news = self._news

@@ -2,7 +2,7 @@
 
 A listener named in `controller.listener.names` is the quorum's, every other one is for clients. A
 controller has the first kind, a broker the second, a node with both roles both. What is bound may
-be every address of a machine; what is advertised may not, for nobody can connect to `0.0.0.0`.
+be every address of a machine; what is advertised may not, as no client can connect to `0.0.0.0`.
 
 Source: KIP-631 (controller.listener.names), KIP-103 (listeners by name);
 docs/design/running.md#nodes-and-settings.
@@ -123,7 +123,7 @@ def _client(values: Mapping[str, Any], name: str) -> Place:
     advertised: Endpoint = values["advertised.listeners"].get(name, bind)
     _refuse_wildcard(name, advertised)
     if advertised.port == 0 and bind.port != 0:
-        raise ConfigError("advertised.listeners", f"{name}: nobody listens at port 0")
+        raise ConfigError("advertised.listeners", f"{name}: no client can connect to port 0")
     return Place(name=name, bind=bind, advertised=advertised)
 
 

@@ -42,7 +42,7 @@ class Discovery:
                 context.fault(peer, f"names us leader of epoch {epoch}; we are in {role}")
             leader_id = None
         elif leader_id is not None and leader_id not in context.voters:
-            context.fault(peer, f"names {leader_id} leader of epoch {epoch}, who is no voter")
+            context.fault(peer, f"names non-voter {leader_id} leader of epoch {epoch}")
             leader_id = None
         if epoch > role.epoch:
             self.join(epoch, leader_id, f"epoch {epoch} at {peer}")

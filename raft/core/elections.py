@@ -182,7 +182,7 @@ class Elections:
         if len(role.granted) < self._context.voters.majority:
             return
         if role.epoch >= MAX_EPOCH:
-            reason = f"epoch {role.epoch} is the last there is: nobody can be elected"
+            reason = f"epoch {role.epoch} is the last possible epoch: no election is possible"
             self._context.fault(None, reason)
         else:
             self._campaign(Epoch(role.epoch + 1), "majority of pre-votes")

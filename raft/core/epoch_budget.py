@@ -1,4 +1,4 @@
-"""How far may a request move our epoch before the node it names has confirmed it?
+"""The limit on raising this node's epoch before the node that a request names confirms it.
 
 Requests are not authenticated, and an epoch never goes back: a stranger who names one near 2^31
 would use up the range for good. So requests move the epoch by `BUDGET` at most, refilled by one a
@@ -35,7 +35,7 @@ class Claim(NamedTuple):
 
 
 class EpochBudget:
-    """What requests may still spend, and the claims that wait to be confirmed: one for each node.
+    """The epochs that requests may still spend, and one unconfirmed report for each node.
 
     Callers check that the named node is a voter, which bounds the claims.
 

@@ -43,7 +43,7 @@ class Batch(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Where an epoch ends in the leader's log: `end_offset` is exclusive. Wire: DivergingEpoch."""
+    """The exclusive end of an epoch in the leader's log. Wire: DivergingEpoch."""
 
     epoch: Epoch
     end_offset: Offset

@@ -1,4 +1,4 @@
-"""What a follower knows of its leader, and a leader of its replicas."""
+"""A follower's knowledge of its leader, and a leader's of its replicas."""
 
 from __future__ import annotations
 

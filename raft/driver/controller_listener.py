@@ -158,7 +158,7 @@ class ControllerService:
     def _fetch(self, connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
         version = header.api_version
         message = decode_message(fetch.FetchRequest, body, version)
-        if message.session_id > 0:  # sessions are never granted, so nobody can have one
+        if message.session_id > 0:  # sessions are never granted, so no client can have one
             error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             return payload(header, fetch.FetchResponse(error_code=error, responses=()))
         try:

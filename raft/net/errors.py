@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why a connection ended or could not be opened; a label of metrics and log lines."""
+    """The reason for an ended or failed connection; a label of metrics and log lines."""
 
     PEER_CLOSED = "peer_closed"
     RESET = "reset"

@@ -31,7 +31,7 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 class Mode(Enum):
-    """How a file is opened; all but READ allow writing."""
+    """The access with which a file is opened; all but READ allow writing."""
 
     READ = os.O_RDONLY
     WRITE = os.O_RDWR

@@ -44,7 +44,7 @@ class TimeEntry(NamedTuple):
 
 
 class _Entries:
-    """What both indexes share: a growing array of entries, and a file that follows it."""
+    """The common part of both indexes: a growing array of entries, and a file that follows it."""
 
     FORMAT: struct.Struct
 

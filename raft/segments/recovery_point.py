@@ -1,6 +1,6 @@
-"""Records up to which offset the log is durable, which tells a torn tail from damage.
+"""The offset up to which the log is durable, which tells a torn tail from damage.
 
-After a crash the end of a log may be torn, because nobody had flushed it yet: cutting it loses
+After a crash the end of a log may be torn, because it was not flushed yet: cutting it loses
 nothing that was promised. The same bytes further down mean that the disk lost promised data, and
 then cutting would be the very thing that must not happen. The recovery point is the line between
 the two, so it must itself be durable and must never say more than was flushed.

@@ -13,7 +13,7 @@ MAX_RELATIVE: Final = (1 << 31) - 1  # of offsets and positions: index entries a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """When a segment is closed. Defaults are Kafka's for the metadata log."""
+    """The limits at which a segment is closed. Defaults are Kafka's for the metadata log."""
 
     segment_bytes: int = 1 << 30  # metadata.log.segment.bytes; a larger batch gets its own
     segment_ms: int = 7 * 24 * 3600 * 1000  # metadata.log.segment.ms; by the batches' own times

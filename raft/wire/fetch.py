@@ -179,7 +179,7 @@ def _run(base: int, end: int, epoch: int, view: memoryview) -> core.Batch:
 
 
 class FetchForm(NamedTuple):
-    """How a Fetch named its group, so that the answer names it the same way."""
+    """The form in which a Fetch named its group, so that its response uses the same form."""
 
     topic: str
     topic_id: UUID

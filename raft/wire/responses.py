@@ -75,7 +75,7 @@ Answer = TypeVar(
 
 
 class Answering(NamedTuple):
-    """What an answer needs beyond the core's message."""
+    """The fields that a response needs beyond the core's message."""
 
     group: Group
     leader_endpoint: Endpoint | None  # of the leader that the answer names

@@ -10,7 +10,7 @@ R_co = TypeVar("R_co", bound="Response", covariant=True)
 
 
 class Request(Message):
-    """What one node asks another; the schema's key is the api key."""
+    """A request from one node to another; the schema's key is the api key."""
 
 
 class Response(Message):

@@ -94,7 +94,7 @@ class CommitBatchesRequest(CoordinatorRequest["CommitBatchesResponse"], key=1094
 
 
 class CommitBatchResult(NamedTuple):
-    """What became of one batch. Source: KIP-1164, CommitBatches response."""
+    """The outcome of one batch. Source: KIP-1164, CommitBatches response."""
 
     error_code: Int16
     assigned_base_offset: Int64
@@ -328,7 +328,7 @@ class ReleaseDisklessPartitionsRequest(
 
 
 class ReleaseDisklessPartitionsResponse(Response, key=1107, versions="0"):
-    """Whether each partition is let go. Source: as the request's."""
+    """The outcome of releasing each partition. Source: as the request's."""
 
     class Topic(Message):
         class Partition(Message):
@@ -365,7 +365,7 @@ class ApplyRetentionRequest(CoordinatorRequest["ApplyRetentionResponse"], key=11
 
 
 class ApplyRetentionResponse(Response, key=1108, versions="0"):
-    """What became of each row. Source: as the request's."""
+    """The outcome of each row of a plan. Source: as the request's."""
 
     class Topic(Message):
         class Partition(Message):

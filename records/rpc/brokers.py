@@ -1,4 +1,4 @@
-"""What brokers and controllers tell the active controller of themselves.
+"""The requests by which brokers and controllers report to the active controller.
 
 Source: KIP-631 (BrokerRegistration, BrokerHeartbeat), KIP-730 (AllocateProducerIds), KIP-858 (log
 directories), KIP-919 (ControllerRegistration), KIP-584 (UpdateFeatures).
@@ -73,7 +73,7 @@ class BrokerHeartbeatRequest(Request, key=63, versions="0-2"):
 
 
 class BrokerHeartbeatResponse(Response, key=63, versions="0-2"):
-    """What the controller makes of it. Source: KIP-631."""
+    """The controller's view of the broker: fenced, caught up, may shut down. Source: KIP-631."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -91,7 +91,7 @@ class UnregisterBrokerRequest(Request, key=64, versions="0"):
 
 
 class UnregisterBrokerResponse(Response, key=64, versions="0"):
-    """Whether it is forgotten. Source: KIP-631."""
+    """The outcome of unregistering a broker. Source: KIP-631."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -136,7 +136,7 @@ class ControllerRegistrationRequest(Request, key=70, versions="0"):
 
 
 class ControllerRegistrationResponse(Response, key=70, versions="0"):
-    """Whether that is known now. Source: KIP-919."""
+    """The outcome of a controller's registration. Source: KIP-919."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

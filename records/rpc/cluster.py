@@ -1,4 +1,4 @@
-"""What every client asks first: which versions, which brokers, which topics.
+"""The first requests of every client: api versions, brokers and topics.
 
 Source: KIP-35 and KIP-584 (ApiVersions), KIP-516 (topic ids), KIP-919 (controllers described).
 """

@@ -1,4 +1,4 @@
-"""What a controller's image says of topics and brokers, for people and programs.
+"""Descriptions of topics and brokers from a controller's image, for people and programs.
 
 Kafka's controllers answer no such questions; its brokers do (Metadata), and there need not be one.
 Any node of the quorum answers from its own image and says as of which offset; an offset that an

@@ -1,4 +1,4 @@
-"""What a broker that acts for groups asks of the log of groups' leader.
+"""The requests of brokers that coordinate groups to the leader of the groups' log.
 
 A broker takes a group's ownership and is told all it needs to act; it then commits offsets and
 completed rebalances under that ownership. `sequence` counts its commits of one group: the same
@@ -19,7 +19,7 @@ Member = GroupGenerationRecord.Member
 
 
 class AcquireGroupOwnershipRequest(Request, key=1120, versions="0"):
-    """A broker asks to act for a group; whoever did no longer does."""
+    """A broker asks to own a group in place of the group's former owner."""
 
     group_id: String
     broker_id: Int32
@@ -57,7 +57,7 @@ class CommitGroupOffsetsRequest(Request, key=1121, versions="0"):
             topic_id: Annotated[Uuid, tag(0)] = ZERO_UUID
             partitions: Array[Partition]
 
-        generation: Int32  # -1: of nobody's generation, which a group without members accepts
+        generation: Int32  # -1: of no generation, which a group without members accepts
         member_id: String
         topics: Array[Topic]
 
@@ -111,7 +111,7 @@ class FetchGroupStateRequest(Request, key=1123, versions="0"):
 
 
 class FetchGroupStateResponse(Response, key=1123, versions="0"):
-    """What is committed; offsets that are not are left out."""
+    """The committed state of a group, without partitions that have no committed offset."""
 
     class Topic(Message):
         class Partition(Message):
@@ -141,7 +141,7 @@ class RemoveGroupRequest(Request, key=1124, versions="0"):
     """Asks for a group without members to be removed, with its offsets. Source: KIP-229."""
 
     group_id: String
-    ownership_epoch: Annotated[Int64, tag(0)] = -1  # -1: whoever owns it
+    ownership_epoch: Annotated[Int64, tag(0)] = -1  # -1: under any owner
     sequence: Annotated[Int64, tag(1)] = -1
 
 

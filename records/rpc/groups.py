@@ -197,7 +197,7 @@ class HeartbeatRequest(Request, key=12, versions="0-4", flexible="4+"):
 
 
 class HeartbeatResponse(Response, key=12, versions="0-4", flexible="4+"):
-    """Whether its generation still is the group's. Source: KIP-62."""
+    """NONE, or the error that tells the member to join again. Source: KIP-62."""
 
     throttle_time_ms: Annotated[Int32, since(1), IGNORABLE] = 0
     error_code: Int16

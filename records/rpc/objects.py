@@ -1,4 +1,4 @@
-"""What a batch coordinator is asked about objects: leases of ids, deletion, and what is in them.
+"""The calls of a batch coordinator about objects: leases of ids, deletion, and descriptions.
 
 KIP-1164's interface has calls about files (getFilesToDelete, deleteFiles, isSafeToDeleteFile) and
 gives them no RPCs; leases are ours, and make orphaned objects enumerable without listing a bucket.
@@ -103,7 +103,7 @@ class DeleteFilesResponse(Response, key=1103, versions="0"):
 class IsSafeToDeleteFileRequest(
     CoordinatorRequest["IsSafeToDeleteFileResponse"], key=1104, versions="0"
 ):
-    """May this object go, and will nobody ever commit it? Source: KIP-1164."""
+    """Asks whether an object is uncommitted, and forbids its commit if so. Source: KIP-1164."""
 
     coordinator_partition: Int32
     object_key: String

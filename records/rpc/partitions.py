@@ -1,4 +1,4 @@
-"""What clients ask about partitions beside their records, and producers about themselves.
+"""Requests of clients about offsets and partitions, and of producers about their ids.
 
 Source: KIP-107 (DeleteRecords), KIP-98 and KIP-360 (InitProducerId), KIP-101 and KIP-320
 (OffsetForLeaderEpoch), KIP-966 (DescribeTopicPartitions).
@@ -81,7 +81,7 @@ class OffsetForLeaderEpochRequest(Request, key=23, versions="2-4", flexible="4+"
 
 
 class OffsetForLeaderEpochResponse(Response, key=23, versions="2-4", flexible="4+"):
-    """Where each epoch ends (exclusive). Source: KIP-101, KIP-320."""
+    """The exclusive end offset of each epoch. Source: KIP-101, KIP-320."""
 
     class OffsetForLeaderTopicResult(Message):
         class EpochEndOffset(Message):

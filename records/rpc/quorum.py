@@ -184,7 +184,7 @@ class DescribeQuorumRequest(Request, key=55, versions="0-2"):
 
 
 class ReplicaState(Message):
-    """How far one replica is, as the leader knows it. Times are ms since 1970, -1 if unknown."""
+    """A replica's progress as the leader knows it. Times are ms since 1970, -1 if unknown."""
 
     replica_id: Int32
     replica_directory_id: Annotated[Uuid, since(2)] = ZERO_UUID

@@ -103,7 +103,7 @@ class ObjectStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """How a bucket is reached. Credentials are found as AWS tools find them."""
+    """The address and region of a bucket. Credentials are found as AWS tools find them."""
 
     endpoint: str | None = None  # `http[s]://HOST:PORT`; None: Amazon's, by region
     region: str | None = None  # None: as the AWS configuration says

@@ -129,7 +129,7 @@ def test_a_node_with_both_roles_has_client_and_controller_listeners():
         ("listeners", "CONTROLLER://127.0.0.1:9094", "only a broker has none"),
         ("listeners", "", "names no listener for clients"),
         ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "cannot connect"),
-        ("advertised.listeners", "PLAINTEXT://h:0", "nobody listens at port 0"),
+        ("advertised.listeners", "PLAINTEXT://h:0", "no client can connect to port 0"),
         ("diskless.system.enable", "false", "no other topics"),
         (
             "diskless.batch.coordinator.class.name",

@@ -80,6 +80,7 @@ class Services:
         self._store = store
         self._wall_ms = wall_ms
         self._random = random
+        self._values = values
         self.news = CommitNotifications()
         cluster.on_image(lambda _: self.news.notify())
         cluster.on_commit(lambda _: self.news.notify())
@@ -87,33 +88,14 @@ class Services:
             store, CacheSettings(max_bytes=values["esker.fetch.cache.max.bytes"])
         )
         self.in_flight = InFlight(values["esker.append.max.in.flight.bytes"])
-        self.writers = Writers(
-            cluster=cluster,
-            store=store,
-            key_prefix=values["esker.object.key.prefix"],
-            settings=WriterSettings.of(values),
-            random=random,
-            on_fenced=on_fenced,
-            on_written=self.cache.add,
-            received_at=received_at,
-        )
-        self._values = values
+        self.writers = self._make_writers(on_fenced, received_at)
         cluster.on_image(self._change_settings)
         self.staleness = Staleness(
             cluster.replica_age_ms, file_delete_delay_ms=values["diskless.file.delete.delay.ms"]
         )
         self.spreading = ProducerSpreading(cluster.broker_id, clock=asyncio.get_running_loop().time)
         cluster.on_image(self.spreading.on_image)
-        self.produce = ProduceService(
-            cluster,
-            writer=self.writers.writer,
-            now_ms=wall_ms,
-            in_flight=self.in_flight,
-            closing=self.writers.closing,
-            max_decompressed_bytes=values["esker.produce.max.decompressed.bytes"],
-            store_fault=lambda: store.fault,
-            spreading=self.spreading,
-        )
+        self.produce = self._make_produce()
         self.fetch = FetchService(
             cluster, cache=self.cache, news=self.news, staleness=self.staleness
         )
@@ -126,27 +108,59 @@ class Services:
             num_partitions=values["num.partitions"],
         )
         self.producers = ProducerApis(cluster)
-        self.cleaner = Cleaner(
-            cluster,
-            store,
-            key_prefix=values["esker.object.key.prefix"],
-            random=random,
-            interval_s=values["esker.file.delete.interval.ms"] / 1_000,
-            forget=self.cache.forget,
-        )
-        self.rewriting = Rewriting(
-            cluster,
-            ChildWorker(
-                values, max_bytes_per_second=values["esker.compaction.max.bytes.per.second"]
-            ),
-            RewritingSettings.of(values),
-            wall_ms=wall_ms,
-            random=random,
-        )
+        self.cleaner = self._make_cleaner()
+        self.rewriting = self._make_rewriting()
         self._cleans = False
         self.collector = self._make_collector()
         self._shared = self._handlers(own)
         self.large: Collection[int] = {PRODUCE, *self.groups.handlers}
+
+    def _make_writers(
+        self, on_fenced: Callable[[], None], received_at: Callable[[], float]
+    ) -> Writers:
+        return Writers(
+            cluster=self._cluster,
+            store=self._store,
+            key_prefix=self._values["esker.object.key.prefix"],
+            settings=WriterSettings.of(self._values),
+            random=self._random,
+            on_fenced=on_fenced,
+            on_written=self.cache.add,
+            received_at=received_at,
+        )
+
+    def _make_produce(self) -> ProduceService:
+        return ProduceService(
+            self._cluster,
+            writer=self.writers.writer,
+            now_ms=self._wall_ms,
+            in_flight=self.in_flight,
+            closing=self.writers.closing,
+            max_decompressed_bytes=self._values["esker.produce.max.decompressed.bytes"],
+            store_fault=lambda: self._store.fault,
+            spreading=self.spreading,
+        )
+
+    def _make_cleaner(self) -> Cleaner:
+        return Cleaner(
+            self._cluster,
+            self._store,
+            key_prefix=self._values["esker.object.key.prefix"],
+            random=self._random,
+            interval_s=self._values["esker.file.delete.interval.ms"] / 1_000,
+            forget=self.cache.forget,
+        )
+
+    def _make_rewriting(self) -> Rewriting:
+        values = self._values
+        max_bytes_per_second = values["esker.compaction.max.bytes.per.second"]
+        return Rewriting(
+            self._cluster,
+            ChildWorker(values, max_bytes_per_second=max_bytes_per_second),
+            RewritingSettings.of(values),
+            wall_ms=self._wall_ms,
+            random=self._random,
+        )
 
     def _make_collector(self) -> BrokerCollector:
         return BrokerCollector(

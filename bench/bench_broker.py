@@ -33,7 +33,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.clients.apache_kafka import apache_kafka
-from tests.clients.cluster import EskerCluster
+from tests.clients.cluster import FIRST_BROKER, EskerCluster
 from tests.interop.kafka_release import KafkaMissingError, KafkaSetupError, fetch
 from tests.interop.kafka_run import Kafka
 
@@ -298,9 +298,13 @@ def kafka(ours: dict[str, tuple[float, float]] | None) -> None:
         )
 
 
-def esker(home: str, settings: dict[str, str]) -> EskerCluster:
-    """Three quorum nodes and a broker, running; to be left as a context."""
-    cluster = EskerCluster(Path(home) / "esker", brokers=1, settings=settings)
+def esker(home: str, settings: dict[str, str], metrics: str | None = None) -> EskerCluster:
+    """Three quorum nodes and a broker, running; to be left as a context.
+
+    Args:  metrics: host and port at which the broker serves its metrics.
+    """
+    own = {FIRST_BROKER: {"esker.metrics.listener": metrics}} if metrics else None
+    cluster = EskerCluster(Path(home) / "esker", brokers=1, settings=settings, settings_of=own)
     try:
         cluster.start()
     except BaseException:

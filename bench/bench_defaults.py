@@ -8,11 +8,12 @@ each row runs on both in turn, the order changing from round to round, and the m
 ratio are printed. Esker's objects lie in a directory. Kafka answers from its page cache, without a
 second copy.
 
-Rows: java (the Java producer), idempotent-12 and idempotent-100 (librdkafka with idempotence, by
-partitions), librdkafka-12 and librdkafka-1000, consume, fan-out (five consumers at once), small
-(CPU of the servers a GB in records of 100 B), single (one record at a time), idle (CPU of the
-servers). Without a name all of them, and then s3 (Esker alone: the Java producer and three loads
-of small requests on a store that takes 100 ms, 400 ms at the 99th percentile).
+Rows: java (the Java producer; beside it the throughput that its bytes in flight allow, with the
+upload, commit and CPU times of that run), idempotent-12 and idempotent-100 (librdkafka with
+idempotence, by partitions), librdkafka-12 and librdkafka-1000, consume, fan-out (five consumers at
+once), small (CPU of the servers a GB in records of 100 B), single (one record at a time), idle (CPU
+of the servers). Without a name all of them, and then s3 (Esker alone: the Java producer and three
+loads of small requests on a store that takes 100 ms, 400 ms at the 99th percentile).
 """
 
 from __future__ import annotations
@@ -32,13 +33,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.request import urlopen
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
 
 from bench.bench_broker import DELIVERED_S, WarmKafka, create, esker, percentile, produce
+from diskless.produce.closing import ClosingSettings
 from tests.clients.apache_kafka import apache_kafka_node
+from tests.clients.cluster import FIRST_BROKER
 from tests.interop.kafka_release import fetch
 from tests.interop.kafka_run import Kafka
+from tests.ports import free_port
 
 PERF: Final = "org.apache.kafka.tools.ProducerPerformance"
 RECORD_BYTES: Final = 1_024
@@ -50,6 +56,7 @@ SIMULATED: Final = {
     "esker.append.objects.per.second": "8",  # S3's default, which a class of one's own lacks
 }
 PUT_S: Final = 0.119  # the mean of simulated_store's distribution
+QUIET_S: Final = ClosingSettings().quiet_ms / 1_000
 JAVA_IN_FLIGHT_BYTES: Final = 5 * 12 * 16_384  # five requests, a batch of each partition in each
 CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -76,14 +83,17 @@ class Server:
     name: str
     bootstrap: str
     pids: tuple[int, ...]
+    broker: tuple[str, int] | None = None  # of Esker: where it serves its metrics, and its process
 
     def cpu_s(self) -> float:
         """Processor time of all its processes so far."""
-        total = 0
-        for pid in self.pids:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += int(fields[11]) + int(fields[12])
-        return total / CLOCK_TICKS
+        return sum(map(cpu_s, self.pids))
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 Row = Callable[[Server, str, Size], float]
@@ -106,6 +116,46 @@ def java(server: Server, prefix: str, size: Size, kafka: Kafka) -> float:
     found = re.findall(r"\(([\d.]+) MB/sec\)", said)
     assert found, said
     return float(found[-1]) * 1.048576
+
+
+@dataclass(frozen=True)
+class BrokerTimes:
+    """What an Esker broker has done since its start, and for how long."""
+
+    bytes_in: float
+    cpu_s: float
+    objects: float
+    upload_s: float
+    commit_s: float
+
+    @classmethod
+    def now(cls, place: str, pid: int) -> BrokerTimes:
+        """Read a broker's metrics, and the processor time of its process."""
+        with urlopen(f"http://{place}/metrics") as page:
+            families = text_string_to_metric_families(page.read().decode())
+            values = {
+                s.name: s.value for family in families for s in family.samples if not s.labels
+            }
+        return cls(
+            values["esker_broker_bytes_in_total"],
+            cpu_s(pid),
+            values["esker_broker_objects_total"],
+            values["esker_broker_upload_seconds_sum"],
+            values["esker_broker_commit_seconds_sum"],
+        )
+
+    def bound(self, earlier: BrokerTimes, quiet_s: float) -> float:
+        """Return the MB/s at which a Java producer's bytes in flight take these times.
+
+        They are uploaded, committed and worked on one after the other, since none of the next can
+        be sent meanwhile. Source: docs/design/broker.md#when-a-buffer-is-closed.
+        """
+        objects = self.objects - earlier.objects
+        put_s = (self.upload_s - earlier.upload_s) / objects
+        commit_s = (self.commit_s - earlier.commit_s) / objects
+        work_s = (self.cpu_s - earlier.cpu_s) / (self.bytes_in - earlier.bytes_in)
+        cycle_s = put_s + commit_s + quiet_s + work_s * JAVA_IN_FLIGHT_BYTES
+        return JAVA_IN_FLIGHT_BYTES / cycle_s / 1e6
 
 
 def librdkafka(partitions: int, **settings: Any) -> Row:
@@ -214,15 +264,16 @@ def both(home: str) -> Iterator[tuple[Kafka, list[Server]]]:
     """Run Esker and Apache Kafka at the same time."""
     kafka = WarmKafka(fetch())
     with (
-        esker(home, DEFAULT_INTERVAL) as cluster,
+        esker(home, DEFAULT_INTERVAL, place := f"127.0.0.1:{free_port()}") as cluster,
         apache_kafka_node(kafka, Path(home) / "kafka") as node,
     ):
         pids = tuple(process.pid for process in cluster.processes.values())
         theirs = f"127.0.0.1:{node.ports['PLAINTEXT']}"
+        broker = (place, cluster.processes[FIRST_BROKER].pid)
         yield (
             kafka,
             [
-                Server("Esker", cluster.bootstrap, pids),
+                Server("Esker", cluster.bootstrap, pids, broker),
                 Server("Kafka", theirs, (node.process.pid,)),
             ],
         )
@@ -231,13 +282,23 @@ def both(home: str) -> Iterator[tuple[Kafka, list[Server]]]:
 def compare(words: Sequence[str], rounds: int, size: Size) -> None:
     """Print a line for each row: both medians, the ratio of each round, and their median."""
     with tempfile.TemporaryDirectory() as home, both(home) as (kafka, servers):
-        rows: dict[str, tuple[str, str, Row]] = {
-            "java": ("MB/s", "must 0.6", lambda *given: java(*given, kafka=kafka)),
-            **ROWS,
-        }
+        shares: list[tuple[float, float]] = []  # of the Java producer's bound, with quiet and not
+
+        def java_row(server: Server, prefix: str, size: Size) -> float:
+            if server.broker is None:
+                return java(server, prefix, size, kafka)
+            before = BrokerTimes.now(*server.broker)
+            reached = java(server, prefix, size, kafka)
+            after = BrokerTimes.now(*server.broker)
+            quiet = reached / after.bound(before, QUIET_S)
+            shares.append((quiet, reached / after.bound(before, 0.0)))
+            return reached
+
+        rows: dict[str, tuple[str, str, Row]] = {"java": ("MB/s", "must 0.6", java_row), **ROWS}
         for server in servers:  # compiles what the rows run
             for name in ("java", "librdkafka-12"):
                 rows[name][2](server, f"warm-up-{name}", size)
+        shares.clear()
         for name in words or rows:
             unit, bound, row = rows[name]
             figures: dict[str, list[float]] = {server.name: [] for server in servers}
@@ -252,6 +313,13 @@ def compare(words: Sequence[str], rounds: int, size: Size) -> None:
                 f"ratio {statistics.median(ratios):5.2f}   ({each})   {bound}",
                 flush=True,
             )
+            if name == "java":
+                with_quiet, without = (statistics.median(of) for of in zip(*shares, strict=True))
+                print(
+                    f"  of in-flight bytes / (PUT + commit + quiet + CPU): {with_quiet:.2f}   "
+                    f"must 0.8; without quiet {without:.2f}",
+                    flush=True,
+                )
 
 
 # --- a slow store -----------------------------------------------------------------------------

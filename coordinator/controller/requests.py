@@ -124,10 +124,10 @@ class Requests:
         key = request.schema().key
         assert key is not None
         self.served[key] += 1
-        _HANDLERS[type(request)](self, request, send)
-        if isinstance(request, brokers.BrokerHeartbeatRequest) and connection is not None:
-            sessions = self._controller.sessions
-            sessions.note_connection(request.broker_id, request.broker_epoch, connection)
+        if isinstance(request, brokers.BrokerHeartbeatRequest):
+            self._heartbeat(request, send, connection)
+        else:
+            _HANDLERS[type(request)](self, request, send)
 
     def _decide(
         self,
@@ -310,7 +310,12 @@ class Requests:
 
         self._decide(request, send, decide)
 
-    def _heartbeat(self, request: brokers.BrokerHeartbeatRequest, send: Send) -> None:
+    def _heartbeat(
+        self,
+        request: brokers.BrokerHeartbeatRequest,
+        send: Send,
+        connection: Connection | None = None,
+    ) -> None:
         """Answer a heartbeat at once, unless a record for the broker must be written or is pending.
 
         Only pending records of this broker matter.
@@ -319,21 +324,29 @@ class Requests:
         context = self._controller.settled_context(request.broker_id)
         if context is not None and not request.want_shut_down:
             sessions.update_clock(self._monotonic_ms())
-            decision = self._beat(request, context)
+            decision = self._beat(request, context, connection)
             if not decision.records and not decision.response.error_code:
                 send(decision.response)
                 return
 
         def decide(context: Context) -> Decision:
             sessions.update_clock(self._monotonic_ms())
-            return self._beat(request, context)
+            return self._beat(request, context, connection)
 
         self._decide(request, send, decide, is_beat=True)
 
-    def _beat(self, request: brokers.BrokerHeartbeatRequest, context: Context) -> Decision:
-        """Decide a heartbeat; unless refused, record the readiness that the broker reports."""
-        decision = heartbeat(request, context, self._controller.sessions)
+    def _beat(
+        self,
+        request: brokers.BrokerHeartbeatRequest,
+        context: Context,
+        connection: Connection | None,
+    ) -> Decision:
+        """Decide a heartbeat; unless refused, record its connection and the broker's readiness."""
+        sessions = self._controller.sessions
+        decision = heartbeat(request, context, sessions)
         if not decision.response.error_code:
+            if connection is not None:
+                sessions.note_connection(request.broker_id, request.broker_epoch, connection)
             self._note_readiness(request.broker_id, request.broker_epoch, request.unready_reason)
         return decision
 

@@ -150,6 +150,22 @@ def test_the_controller_fences_a_killed_broker_two_heartbeats_after_its_connecti
     assert fenced(world) == {1: True}
 
 
+@pytest.mark.parametrize("new_leader", [False, True])
+def test_the_controller_fences_a_broker_early_if_its_last_heartbeat_wrote_a_record(
+    world: World, new_leader: bool
+) -> None:
+    (epoch,) = world.register(1, unfence=False)
+    if new_leader:
+        world.depose()
+        world.elect()
+    link, end_offset = Link(), world.log.end_offset
+    world.beat(1, epoch, link)
+    assert world.log.end_offset > end_offset
+    link.closed = True
+    world.pass_ms(1_500)
+    assert fenced(world) == {1: True}
+
+
 def test_the_controller_fences_no_broker_that_reconnects_within_two_heartbeat_intervals(
     world: World,
 ) -> None:

@@ -126,21 +126,15 @@ class BrokerCollector:
         yield from self._cleaning_metrics()
         yield from self._rewriting_metrics()
         yield from self._replicas_metrics()
-        racks = CounterMetricFamily(
-            PREFIX + "unknown_racks",
-            "Requests of clients in a rack without a broker",
-            labels=["rack"],
-        )
-        for rack, count in self._unknown_racks().items():
-            racks.add_metric([rack], count)
-        yield racks
+        text = "Requests of clients in a rack without a broker"
+        yield _counters("unknown_racks", text, "rack", self._unknown_racks())
 
     def _produce_metrics(self) -> Iterator[Metric]:
         counters, in_flight = self._produce.counters, self._in_flight
         yield _counter("produce_requests", "Produce requests", counters.requests)
         yield _counter("bytes_in", "Bytes of Produce requests", counters.bytes_in)
         yield _counter("batches_in", "Batches accepted from producers", counters.batches)
-        yield _counter("records_in", "Records in them", counters.records)
+        yield _counter("records_in", "Records accepted from producers", counters.records)
         yield _by_code(
             "produce_refusals", "Partitions of Produce requests refused, by error", counters.refused
         )
@@ -162,19 +156,20 @@ class BrokerCollector:
         )
         text = "Bytes of batches that are buffered, uploaded or being committed"
         yield _gauge("append_bytes", text, self._writers.in_flight_bytes)
-        yield _counter("objects", "Objects committed", counters.objects)
-        yield _counter("object_bytes", "Bytes of them", counters.object_bytes)
-        closing = self._writers.closing.counters
-        closed = CounterMetricFamily(
-            PREFIX + "buffers_closed",
-            "Buffers that became objects, by reason: quiet producers, memory, size, interval, stop",
-            labels=["reason"],
+        yield _counter("objects", "Objects that this broker committed", counters.objects)
+        yield _counter(
+            "object_bytes", "Bytes of the objects that this broker committed", counters.object_bytes
         )
-        for reason in Reason:
-            closed.add_metric([reason], closing.closed[reason])
-        yield closed
+        closing = self._writers.closing.counters
+        text = (
+            "Buffers that became objects, by reason: quiet producers, memory, size, interval, stop"
+        )
+        closed = {str(reason): closing.closed[reason] for reason in Reason}
+        yield _counters("buffers_closed", text, "reason", closed)
         yield _histogram("object_size_bytes", "Bytes of batches in an object", closing.object_bytes)
-        yield _counter("object_batches", "Batches in them", counters.batches)
+        yield _counter(
+            "object_batches", "Batches in the objects that this broker committed", counters.batches
+        )
         yield _counter(
             "uploads_failed",
             "Objects whose upload failed after all retries",
@@ -184,8 +179,10 @@ class BrokerCollector:
         yield _counter("commits_refused", "Objects whose commit was refused", counters.refused)
         text = "Commits that were submitted again because their outcome was unknown"
         yield _counter("commits_in_doubt", text, counters.in_doubt)
-        yield _histogram("upload_seconds", "One object's upload, with retries", counters.upload_s)
-        text = "From sending a commit to knowing its outcome"
+        yield _histogram(
+            "upload_seconds", "Time of an object's upload, with retries", counters.upload_s
+        )
+        text = "Time from sending a commit to knowing its outcome"
         yield _histogram("commit_seconds", text, counters.commit_s)
 
     def _fetch_metrics(self) -> Iterator[Metric]:
@@ -221,7 +218,11 @@ class BrokerCollector:
         counters = self._cleaner.counters
         yield _counter("cleaning_passes", "Passes of object deletion", counters.passes)
         yield _gauge("cleaning_listed", "Objects that the last pass listed", counters.listed)
-        yield _counter("objects_deleted", "Objects deleted and forgotten", counters.deleted)
+        yield _counter(
+            "objects_deleted",
+            "Objects whose deletion the coordinator has confirmed",
+            counters.deleted,
+        )
         yield _counter("deletions_failed", "Deletions that the store refused", counters.failed)
         text = "Passes that ended early: the store or the coordinator was not available"
         yield _counter("cleaning_interrupted", text, counters.interrupted)
@@ -233,52 +234,39 @@ class BrokerCollector:
         yield _counter("rewriting_passes", "Passes of merging and compaction", counters.passes)
         text = "Source bytes of the merges and compactions that the last pass planned"
         yield _gauge("rewriting_backlog_bytes", text, counters.backlog_bytes)
-        text = "Runs that these merges save and these compactions read"
+        text = "Runs that the planned merges save and the planned compactions read"
         yield _gauge("rewriting_backlog_runs", text, counters.backlog_runs)
         text = "Runs that could not be rewritten: their bytes are damaged or missing"
         yield _counter("rewriting_damaged_runs", text, counters.damaged_runs)
         text = "Records that compaction removed"
         yield _counter("compaction_removed_records", text, counters.removed_records)
         for name, text in _OF_TASKS.items():
-            family = CounterMetricFamily(f"{PREFIX}rewriting_{name}", text, labels=["kind"])
-            for kind, counts in counters.kinds.items():
-                family.add_metric([kind], getattr(counts, name))
-            yield family
-        ages = GaugeMetricFamily(
-            PREFIX + "rewriting_success_age_seconds",
-            "Time since a task of this kind ended well, or none was due; +Inf: never",
-            labels=["kind"],
-        )
-        for kind, age_s in self._rewriting.success_ages_s().items():
-            ages.add_metric([kind], age_s)
-        yield ages
+            values = {kind: getattr(counts, name) for kind, counts in counters.kinds.items()}
+            yield _counters(f"rewriting_{name}", text, "kind", values)
+        text = "Time since a task of this kind succeeded, or none was due; +Inf: never"
+        ages_s = self._rewriting.success_ages_s()
+        yield _gauges("rewriting_success_age_seconds", text, "kind", ages_s)
 
     def _replicas_metrics(self) -> Iterator[Metric]:
-        lags = GaugeMetricFamily(
-            PREFIX + "replica_lag", "Committed records not applied yet", labels=["coordinator"]
-        )
-        ages = GaugeMetricFamily(
-            PREFIX + "replica_age_seconds",
-            "Upper bound of the replica's age; +Inf: it has never caught up",
-            labels=["coordinator"],
-        )
+        lags, ages_s = dict[str, float](), dict[str, float]()
         for coordinator in range(self._cluster.image.coordinator_count):
             replica = self._cluster.replica(coordinator)
             if replica is not None:
-                lags.add_metric([str(coordinator)], replica.lag)
+                lags[str(coordinator)] = replica.lag
             age_ms = self._cluster.replica_age_ms(coordinator)
-            ages.add_metric([str(coordinator)], float("inf") if age_ms is None else age_ms / 1000)
-        yield lags
-        yield ages
+            ages_s[str(coordinator)] = float("inf") if age_ms is None else age_ms / 1000
+        yield _gauges("replica_lag", "Committed records not applied yet", "coordinator", lags)
+        text = "Upper bound of the replica's age; +Inf: it has never caught up"
+        yield _gauges("replica_age_seconds", text, "coordinator", ages_s)
         text = "The age past which a replica serves no data"
         yield _gauge("replica_age_limit_seconds", text, self._staleness.limit_ms / 1000)
 
 
 _OF_TASKS: Final = {
-    "tasks": "Tasks that were begun",
+    "tasks": "Tasks that the child process began",
     "failures": "Tasks that failed: the store, the coordinator or the child process",
     "old_runs": "Runs of batches that were replaced",
-    "new_runs": "Runs of batches that took their place",
+    "new_runs": "Runs of batches that replaced older runs",
     "refused_ranges": "Ranges that the coordinator refused to replace; each is planned anew",
     "read_bytes": "Bytes of runs that were rewritten",
     "written_bytes": "Bytes of rewritten objects",
@@ -294,11 +282,22 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(PREFIX + name, text, value=value)
 
 
-def _by_code(name: str, text: str, counts: Mapping[int, int]) -> Metric:
-    family = CounterMetricFamily(PREFIX + name, text, labels=["error"])
-    for code, count in sorted(counts.items()):
-        family.add_metric([str(code)], count)
+def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, text, labels=[label])
+    for value_of_label, value in values.items():
+        family.add_metric([value_of_label], value)
     return family
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
+    for value_of_label, value in values.items():
+        family.add_metric([value_of_label], value)
+    return family
+
+
+def _by_code(name: str, text: str, counts: Mapping[int, int]) -> Metric:
+    return _counters(name, text, "error", {str(code): n for code, n in sorted(counts.items())})
 
 
 def _histogram(name: str, text: str, values: Histogram) -> Metric:

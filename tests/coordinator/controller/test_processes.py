@@ -43,6 +43,7 @@ from records.rpc.topics import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from records.schema import MetadataRecord
 from snapshot.reader import CheckpointReader
 from tests.coordinator.controller.test_refusals import alter, chunk, controller, delete, grow
 from tests.coordinator.controller.world import creation, registration
@@ -187,32 +188,14 @@ def test_controller_replicas_have_equal_states_after_leader_failures_and_a_wiped
     wiped = next(node for node in NODES if node != story.beat())
     quorum.kill(wiped)
     story.create("doomed", 1)
-    shutil.rmtree(quorum.home / str(wiped))
-    quorum.run(
-        "storage", "format", "--config", str(quorum.properties(wiped)),
-        "--cluster-id", story.cluster_id, "--rejoin",
-    )  # fmt: skip
-    quorum.start(wiped)
+    rejoin(story, wiped)
     gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     story.change(delete("doomed"), DeleteTopicsResponse, gone)
 
     replicas = tuple(sorted(BROKERS, reverse=True)[:2])
     story.change(chunk("kept", 1, replicas, 50), CreateChunksResponse, ErrorCode.INVALID_REQUEST)
-
-    def restarted_node_sees() -> bool:
-        named = descriptions.DescribeTopicsRequest(topic_names=("kept",))
-        (kept,) = story.ask_node(killed, named, descriptions.DescribeTopicsResponse).topics
-        return len(kept.partitions) == 5 and len(kept.partitions[1].chunks) == 2
-
-    wait_until(restarted_node_sees, "the killed node follows again", retry_on=(OSError,))
-
-    def whole_again() -> bool:
-        """Wait until the lost disk's marker and that of every group are gone."""
-        written = (quorum.home / f"node{wiped}.log").read_text()
-        marks = list((quorum.home / str(wiped)).rglob("recovering"))
-        return "action=rejoined" in written and not marks
-
-    wait_until(whole_again, "the wiped node may vote", retry_on=(OSError,))
+    wait_until_followed(story, killed)
+    wait_until_rejoined(story, wiped)
     quorum.kill(story.beat())
     story.create("last", 1)
     quorum.start(*(node for node in NODES if node not in quorum.processes))
@@ -224,30 +207,70 @@ def test_controller_replicas_have_equal_states_after_leader_failures_and_a_wiped
 
     wait_until(all_equal, "three equal images", retry_on=(OSError,))
     topics, brokers = story.described(wiped)
-    names = {topic.topic_name for topic in topics}  # type: ignore[attr-defined]
+    assert_described(topics)
+    assert [broker.is_fenced for broker in brokers] == [False] * 3  # type: ignore[attr-defined]
+    records = equal_checkpoints(story)
+    registered = [r.controller_id for r in records if isinstance(r, RegisterControllerRecord)]
+    assert registered == [*NODES]
+    assert_writable(story, topics)
+
+
+def rejoin(story: Story, node: int) -> None:
+    """Format the disk of a killed voter anew with --rejoin, and start the voter."""
+    quorum = story.quorum
+    shutil.rmtree(quorum.home / str(node))
+    quorum.run(
+        "storage", "format", "--config", str(quorum.properties(node)),
+        "--cluster-id", story.cluster_id, "--rejoin",
+    )  # fmt: skip
+    quorum.start(node)
+
+
+def wait_until_followed(story: Story, node: int) -> None:
+    """Wait until a restarted node describes the changes made to the topic `kept`."""
+
+    def sees() -> bool:
+        named = descriptions.DescribeTopicsRequest(topic_names=("kept",))
+        (kept,) = story.ask_node(node, named, descriptions.DescribeTopicsResponse).topics
+        return len(kept.partitions) == 5 and len(kept.partitions[1].chunks) == 2
+
+    wait_until(sees, "the killed node follows again", retry_on=(OSError,))
+
+
+def wait_until_rejoined(story: Story, node: int) -> None:
+    """Wait until the lost disk's marker and that of every group are gone."""
+
+    def whole_again() -> bool:
+        written = (story.quorum.home / f"node{node}.log").read_text()
+        marks = list((story.quorum.home / str(node)).rglob("recovering"))
+        return "action=rejoined" in written and not marks
+
+    wait_until(whole_again, "the wiped node may vote", retry_on=(OSError,))
+
+
+def assert_described(topics: Any) -> None:
+    """Check the topics of the story, and that their coordinators are both used."""
+    names = {topic.topic_name for topic in topics}
     assert {"kept", "while-one-was-dead", "last", "__diskless-metadata"} <= names
     assert "doomed" not in names
-    assert [broker.is_fenced for broker in brokers] == [False] * 3  # type: ignore[attr-defined]
     spread = {
         partition.coordinator
-        for topic in topics  # type: ignore[attr-defined]
+        for topic in topics
         if topic.topic_name.startswith("spread-")
         for partition in topic.partitions
     }
     assert spread == {0, 1}
 
-    def equal_checkpoints() -> list[bytes] | None:
-        """Compare checkpoints; a node that restarted may still have to register."""
-        taken = [story.checkpoint(node) for node in NODES]
-        return taken[0] if taken[0] == taken[1] == taken[2] else None
 
-    records = [
-        decode_record(value)
-        for value in wait_until(equal_checkpoints, "checkpoints", retry_on=(OSError,))
-    ]
-    registered = [r.controller_id for r in records if isinstance(r, RegisterControllerRecord)]
-    assert registered == [*NODES]
-    assert_writable(story, topics)
+def equal_checkpoints(story: Story) -> list[MetadataRecord]:
+    """Wait for equal checkpoints of all nodes; a restarted node may still have to register."""
+
+    def taken() -> list[bytes] | None:
+        values = [story.checkpoint(node) for node in NODES]
+        return values[0] if values[0] == values[1] == values[2] else None
+
+    found = wait_until(taken, "checkpoints", retry_on=(OSError,))
+    return [decode_record(value) for value in found]
 
 
 def assert_writable(story: Story, topics: Any) -> None:

@@ -76,7 +76,7 @@ COMMANDS: Final = {
     ),
     "doctor": Listed(INSPECT, "Check that this machine can run the jobs of `esker spark`."),
     "spark": Listed(
-        JOBS, "Analyse, audit and archive a cluster's logs, and plan retention, with Spark."
+        JOBS, "Analyse, audit and archive a cluster's logs, plan retention, and merge objects."
     ),
 }
 """All commands, so that `esker --help` imports none; a command's module is `module_of` its name."""

@@ -111,6 +111,15 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
         ("spark_jobs.retention", "spark_jobs.orphans"),
         ("spark_jobs.plans", "spark_jobs.readers", "spark_jobs.tables", *OUTSIDE_JOBS),
     ),
+    "spark_jobs.merge": (  # the brokers' planner and rewriter
+        "spark_jobs.plans",
+        "spark_jobs.readers",
+        "spark_jobs.tables",
+        "coordinator.batch.interface",
+        "diskless.compaction",
+        "diskless.fetch.runs_reader",
+        *OUTSIDE_JOBS,
+    ),
     **dict.fromkeys(
         ("spark_jobs.archive", "spark_jobs.audit"),
         ("spark_jobs.readers", "spark_jobs.tables", *OUTSIDE_JOBS),

@@ -65,10 +65,16 @@ class RewriteLeases:
         broker_id: int = -1,
         broker_epoch: int = -1,
         plan_id: UUID = rpc.NO_PLAN,
+        at_once: int = LEASED_AT_ONCE,
     ) -> None:
-        """Prepare to lease object ids for the rewritten objects of a broker or of a plan."""
+        """Prepare to lease object ids for the rewritten objects of a broker or of a plan.
+
+        Args:    at_once: ids of one lease. It is released before the next one is granted, so
+                 objects that are written together need one lease.
+        """
         self._coordinator = coordinator
         self._keys = keys
+        self._at_once = at_once
         self._owner = {
             "coordinator_partition": keys.coordinator_partition,
             "broker_id": broker_id,
@@ -124,7 +130,7 @@ class RewriteLeases:
                 log.info("action=release lease=%d error=%r", lease.lease_id, str(error))
 
     async def _acquire(self) -> None:
-        answer = await self._ask(object_count=LEASED_AT_ONCE)
+        answer = await self._ask(object_count=self._at_once)
         ids = range(answer.first_object_id, answer.first_object_id + answer.object_count)
         self._lease = _Lease(answer.lease_id, iter(ids), answer.timeout_ms / 1_000)
         self._renewed_at = asyncio.get_running_loop().time()

@@ -33,6 +33,9 @@ from records.final_batches import MAX_RUN_BYTES
 
 SMALL_RUN_BYTES: Final = MAX_RUN_BYTES // 2
 
+RETENTION_MARGIN: Final = 20
+"""Runs that retention takes within this part of its time are left to it."""
+
 
 class PartitionRuns(NamedTuple):
     """The live runs of a partition, by rising offset, and when retention takes them."""
@@ -52,6 +55,16 @@ class MergeSettings(NamedTuple):
 
 
 MERGE_DEFAULTS: Final = MergeSettings()
+
+
+def expires_before(retention_ms: int, now_ms: int) -> int | None:
+    """Return the timestamp below which retention takes records soon; None without a limit.
+
+    Args:    retention_ms: -1: no limit.
+    """
+    if retention_ms < 0:
+        return None
+    return now_ms - retention_ms + retention_ms // RETENTION_MARGIN
 
 
 class Merge(NamedTuple):

@@ -45,6 +45,7 @@ from diskless.compaction.planner import (
     CompactionSettings,
     MergeSettings,
     PartitionRuns,
+    expires_before,
     plan_compaction,
     plan_merges,
 )
@@ -77,8 +78,6 @@ MAX_RUNS: Final = 200_000
 MAX_BYTES: Final = 1 << 40
 TASKS_OF_A_PASS: Final = 64
 FAILURES: Final = (CoordinatorError, RewriteRefusedError, TaskFailedError)
-RETENTION_MARGIN: Final = 20
-"""Runs that retention takes within this part of its time are left to it."""
 
 
 class RewritingCluster(Protocol):
@@ -583,8 +582,7 @@ def _expiry(image: MetadataImage, topic: TopicImage, now_ms: int) -> int | None:
     """Return the timestamp (ms) below which retention soon deletes records of a topic, or None."""
     if DELETE not in cleanup_policies(image, topic.name):
         return None
-    keep_ms = _number(image, topic, "retention.ms")
-    return None if keep_ms < 0 else now_ms - keep_ms + keep_ms // RETENTION_MARGIN
+    return expires_before(_number(image, topic, "retention.ms"), now_ms)
 
 
 def _partitions_of(image: MetadataImage, coordinator: int) -> list[_Partition]:

@@ -20,7 +20,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-PACKAGES: Final = ("coordinator", "diskless.stores", "raft", "records", "snapshot", "spark_jobs")
+PACKAGES: Final = (
+    "coordinator", "diskless.compaction", "diskless.fetch", "diskless.stores", "raft", "records",
+    "snapshot", "spark_jobs",
+)  # fmt: skip
 """Packages that a job may need on a worker; a part of a package comes with the package's
 `__init__.py`."""
 
@@ -29,12 +32,16 @@ EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file knows
 
 def sources() -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each module that a job may need on a worker."""
+    initialized = set()
     for package in PACKAGES:
         folder, _, part = package.partition(".")
         for root in import_module(folder).__path__:
             base = Path(root)
             paths = sorted((base / part.replace(".", "/")).rglob("*.py"))
-            for path in [base / "__init__.py", *paths] if part else paths:
+            if part and folder not in initialized:
+                paths.insert(0, base / "__init__.py")
+            initialized.add(folder)
+            for path in paths:
                 yield f"{folder}/{path.relative_to(base).as_posix()}", path.read_bytes()
 
 

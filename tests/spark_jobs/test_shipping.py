@@ -42,19 +42,21 @@ def test_equal_code_is_shipped_to_spark_workers_under_the_same_file_name(tmp_pat
 
 
 def test_every_package_that_jobs_may_import_is_shipped_to_spark_workers(tmp_path: Path) -> None:
-    for room in ("spark_jobs", *MAY_IMPORT["spark_jobs"]):
+    for room in ("spark_jobs", *MAY_IMPORT["spark_jobs"], *MAY_IMPORT["spark_jobs.merge"]):
         assert any(f"{room}.".startswith(f"{package}.") for package in PACKAGES), room
     names = zipfile.ZipFile(code_zip(tmp_path)).namelist()
     assert {name.partition("/")[0] for name in names} == {p.partition(".")[0] for p in PACKAGES}
     assert all(name.endswith(".py") for name in names)
 
 
-def test_of_the_brokers_packages_only_the_object_stores_are_shipped_to_spark_workers(
+def test_of_the_brokers_packages_only_stores_and_the_rewriter_are_shipped_to_spark_workers(
     tmp_path: Path,
 ) -> None:
     names = zipfile.ZipFile(code_zip(tmp_path)).namelist()
     sent = [name for name in names if name.startswith("diskless/")]
-    assert all(n == "diskless/__init__.py" or n.startswith("diskless/stores/") for n in sent)
+    assert sent.count("diskless/__init__.py") == 1
+    folders = {name.split("/")[1] for name in sent} - {"__init__.py"}
+    assert folders == {"compaction", "fetch", "stores"}
 
 
 def test_a_spark_worker_refuses_to_import_shipped_code_that_is_damaged(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from esker.commands.spark import archive as spark_archive
 from esker.commands.spark import audit as spark_audit
+from esker.commands.spark import merge as spark_merge
 from esker.commands.spark import orphans as spark_orphans
 from esker.commands.spark import report as spark_report
 from esker.commands.spark import retention as spark_retention
@@ -18,16 +19,17 @@ from esker.commands.spark import retention as spark_retention
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Analyse, audit and archive a cluster's logs, and plan retention, with Spark.",
+    help="Analyse, audit and archive a cluster's logs, plan retention, and merge objects.",
     epilog="Example: esker spark report --log-dir esker-data/quorum-1 --out report",
 )
 app.command(epilog=spark_archive.EXAMPLE)(spark_archive.archive)
 app.command(epilog=spark_audit.EXAMPLE)(spark_audit.audit)
 app.command(epilog=spark_report.EXAMPLE)(spark_report.report)
+app.add_typer(spark_merge.app, name="merge")
 app.add_typer(spark_orphans.app, name="orphans")
 app.add_typer(spark_retention.app, name="retention")
 
 
 @app.callback()
 def spark() -> None:
-    """Analyse, audit and archive a cluster's logs, and plan retention, with Spark."""
+    """Analyse, audit and archive a cluster's logs, plan retention, and merge objects."""

@@ -1,0 +1,1 @@
+"""Merges objects from outside the brokers: plans from logs, rewrites here or in Spark."""

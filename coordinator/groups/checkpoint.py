@@ -1,9 +1,9 @@
 """Turns an image of groups into the records of a checkpoint.
 
-The records come in the order of group ids, and inside a group its owner, its generation, its
-offsets: so replicas with the same groups write the same bytes. The trap is the sorting: a hundred
-thousand ids are sorted in runs, with a pause after each, because the node's event loop must go on
-while a checkpoint is written.
+The records come in the order of producer ids, then of group ids, and inside a group its owner, its
+generation, its offsets, its pending offsets: so replicas with the same groups write the same bytes.
+The trap is the sorting: a hundred thousand ids are sorted in runs, with a pause after each, because
+the node's event loop must go on while a checkpoint is written.
 
 Source: KIP-630, Snapshot Format; docs/design/snapshots.md#generation-never-blocks-commits.
 """
@@ -11,15 +11,24 @@ Source: KIP-630, Snapshot Format; docs/design/snapshots.md#generation-never-bloc
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
-from coordinator.groups.state import CommittedOffset, Group, GroupsImage, TopicPartition
+from coordinator.groups.pending import CommittedOffset, PendingOffset, TopicPartition
+from coordinator.groups.state import Group, GroupsImage
 from records.frame import encode_record
-from records.groups import GroupOffsetsRecord, GroupOwnerRecord, GroupsState
+from records.groups import (
+    EndedGroupTransactionRecord,
+    GroupOffsetsRecord,
+    GroupOwnerRecord,
+    GroupsState,
+    PendingGroupOffsetsRecord,
+)
 
-_SORT_AT_ONCE: Final = 2_000  # group ids: about a millisecond
+_SORT_AT_ONCE: Final = 2_000  # group ids or producer ids: about a millisecond
+
+K = TypeVar("K", str, int)
 
 
 def image_values(image: GroupsImage) -> Iterator[bytes]:
@@ -28,17 +37,32 @@ def image_values(image: GroupsImage) -> Iterator[bytes]:
     An empty value (b"") marks a pause, at which the caller lets other work run.
     """
     yield encode_record(GroupsState(next_ownership_epoch=image.next_ownership_epoch))
-    runs: list[list[str]] = []
-    ids = iter(image.groups)
-    while run := sorted(islice(ids, _SORT_AT_ONCE)):
-        runs.append(run)
-        yield b""
-    for group_id in heapq.merge(*runs):
+    for producer_id in heapq.merge(*(yield from _sorted_runs(image.producers))):
+        producer = image.producers[producer_id]
+        if producer.ended_number >= 0:
+            yield encode_record(
+                EndedGroupTransactionRecord(
+                    producer_id=producer_id,
+                    transaction_number=producer.ended_number,
+                    ended_at_ms=producer.ended_at_ms,
+                )
+            )
+    for group_id in heapq.merge(*(yield from _sorted_runs(image.groups))):
         yield from group_values(group_id, image.groups[group_id])
 
 
+def _sorted_runs(keys: Iterable[K]) -> Generator[bytes, None, list[list[K]]]:
+    """Return sorted runs of the keys, after a pause for each run."""
+    runs: list[list[K]] = []
+    remaining = iter(keys)
+    while run := sorted(islice(remaining, _SORT_AT_ONCE)):
+        runs.append(run)
+        yield b""
+    return runs
+
+
 def group_values(group_id: str, group: Group) -> Iterator[bytes]:
-    """Yield one group's encoded records: the owner, the generation and the offsets."""
+    """Yield one group's encoded records: the owner, the generation, and all offsets."""
     yield encode_record(
         GroupOwnerRecord(
             group_id=group_id,
@@ -51,27 +75,51 @@ def group_values(group_id: str, group: Group) -> Iterator[bytes]:
     )
     if group.generation is not None:
         yield encode_record(group.generation)
-    for key in sorted(group.offsets):
-        yield encode_record(_offset_record(group_id, group, key, group.offsets[key]))
+    for place in sorted(group.offsets):
+        yield encode_record(
+            GroupOffsetsRecord(
+                group_id=group_id,
+                ownership_epoch=group.ownership_epoch,
+                sequence=group.sequence,
+                topics=(_topic(place, group.offsets[place]),),
+            )
+        )
+    for place in sorted(group.pending.by_partition):
+        for pending in group.pending.by_partition[place]:
+            yield encode_record(_pending_record(group_id, group, place, pending))
 
 
-def _offset_record(
-    group_id: str, group: Group, key: TopicPartition, committed: CommittedOffset
-) -> GroupOffsetsRecord:
-    topic = GroupOffsetsRecord.Topic
-    partition = topic.Partition(
-        partition_index=key[1],
+def _pending_record(
+    group_id: str, group: Group, place: TopicPartition, pending: PendingOffset
+) -> PendingGroupOffsetsRecord:
+    producer_id, number = pending.transaction
+    commit = PendingGroupOffsetsRecord.Commit(
+        producer_id=producer_id,
+        producer_epoch=pending.producer_epoch,
+        transaction_number=number,
+        topics=(_topic(place, pending.committed),),
+    )
+    return PendingGroupOffsetsRecord(
+        group_id=group_id,
+        ownership_epoch=group.ownership_epoch,
+        sequence=group.sequence,
+        commits=(commit,),
+    )
+
+
+def _topic(place: TopicPartition, committed: CommittedOffset) -> GroupOffsetsRecord.Topic:
+    """Return a record's topic with one offset."""
+    topic_name, index = place
+    partition = GroupOffsetsRecord.Topic.Partition(
+        partition_index=index,
         committed_offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
         committed_at_ms=committed.committed_at_ms,
         expire_at_ms=committed.expire_at_ms,
     )
-    return GroupOffsetsRecord(
-        group_id=group_id,
-        ownership_epoch=group.ownership_epoch,
-        sequence=group.sequence,
-        topics=(topic(topic_name=key[0], topic_id=committed.topic_id, partitions=(partition,)),),
+    return GroupOffsetsRecord.Topic(
+        topic_name=topic_name, topic_id=committed.topic_id, partitions=(partition,)
     )
 
 

@@ -19,11 +19,13 @@ Source: docs/design/groups.md; KIP-211 (retention); upstream's OffsetMetadataMan
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from coordinator.errors import CoordinatorError
+from coordinator.features import Features
+from coordinator.groups.pending import CommittedOffset, TopicPartition
 from coordinator.groups.settings import (
     MAX_COMMIT_BYTES,
     MAX_GENERATION,
@@ -32,7 +34,7 @@ from coordinator.groups.settings import (
     MAX_OFFSETS,
     LogSettings,
 )
-from coordinator.groups.state import CommittedOffset, Group, GroupsImage, TopicPartition
+from coordinator.groups.state import TOPIC_DELETED, Group, GroupsImage
 from coordinator.rendezvous import group_broker
 from records.groups import (
     GroupGenerationRecord,
@@ -48,9 +50,10 @@ from records.schema import MetadataRecord
 NOTHING_LEFT: Final = 0  # reasons of a group's removal
 REQUESTED: Final = 1
 
-EXPIRED: Final = 0  # reasons of an offset's removal
-TOPIC_DELETED: Final = 1
+EXPIRED: Final = 0  # reasons of an offset's removal; TOPIC_DELETED is 1
 ASKED_FOR: Final = 2
+
+AnyCommit = rpc.CommitGroupOffsetsRequest.Commit | rpc.CommitTransactionalOffsetsRequest.Commit
 
 _OFFSET_BYTES: Final = 32  # of one offset in a record, without names and metadata
 _MEMBER_BYTES: Final = 32
@@ -73,6 +76,7 @@ class Context:
     brokers: Sequence[int] | None = None  # unfenced ones in the leader's image; None: unknown
     broker_epochs: Mapping[int, int] | None = None  # of registered ones in it; None: any epoch
     gone_topics: Collection[UUID] = ()  # recently deleted, in the leader's image
+    features: Features = field(default_factory=Features)  # in the leader's image
 
 
 # --- ownership ---------------------------------------------------------------------------------
@@ -152,7 +156,7 @@ def _refuse_broker_epoch(
     return (ErrorCode.STALE_BROKER_EPOCH, f"broker epoch {known} is known") if is_stale else None
 
 
-def _check_owner(
+def check_owner(
     context: Context, group_id: str, ownership_epoch: int, sequence: int
 ) -> tuple[Group | None, ErrorCode, str]:
     """Return the group if the ownership epoch and sequence number are valid, else an error."""
@@ -169,7 +173,7 @@ def _check_owner(
 
 def decide_commit_offsets(request: rpc.CommitGroupOffsetsRequest, context: Context) -> Decision:
     """Decide offset commits of a consumer group's members, and of clients that are no members."""
-    group, code, message = _check_owner(
+    group, code, message = check_owner(
         context, request.group_id, request.ownership_epoch, request.sequence
     )
     if group is not None and is_too_large(commit_size(request.commits)):
@@ -180,13 +184,13 @@ def decide_commit_offsets(request: rpc.CommitGroupOffsetsRequest, context: Conte
         )
     errors = tuple(
         int(refuse_commit(group, commit.generation, commit.member_id))
-        or _refuse_metadata_size(commit, context)
-        or _refuse_deleted_topic(commit, context)
+        or refuse_metadata_size(commit, context)
+        or refuse_deleted_topic(commit, context)
         for commit in request.commits
     )
     response = rpc.CommitGroupOffsetsResponse(commit_errors=errors)
     topics = tuple(
-        _to_record_topic(topic, context.now_ms)
+        to_record_topic(topic, context.now_ms)
         for commit, error in zip(request.commits, errors, strict=True)
         if not error
         for topic in commit.topics
@@ -221,7 +225,7 @@ class Size(NamedTuple):
     size_bytes: int  # approximate
 
 
-def commit_size(commits: Iterable[rpc.CommitGroupOffsetsRequest.Commit]) -> Size:
+def commit_size(commits: Iterable[AnyCommit]) -> Size:
     """Return the number of offsets in the commits and the approximate size of their record."""
     size = count = 0
     for commit in commits:
@@ -237,7 +241,8 @@ def is_too_large(size: Size) -> bool:
     return size.offsets > MAX_OFFSETS or size.size_bytes > MAX_COMMIT_BYTES
 
 
-def _refuse_metadata_size(commit: rpc.CommitGroupOffsetsRequest.Commit, context: Context) -> int:
+def refuse_metadata_size(commit: AnyCommit, context: Context) -> int:
+    """Return OFFSET_METADATA_TOO_LARGE if an offset of the commit has too long metadata, else 0."""
     limit = context.settings.offset_metadata_max_bytes
     for topic in commit.topics:
         for partition in topic.partitions:
@@ -246,7 +251,7 @@ def _refuse_metadata_size(commit: rpc.CommitGroupOffsetsRequest.Commit, context:
     return 0
 
 
-def _refuse_deleted_topic(commit: rpc.CommitGroupOffsetsRequest.Commit, context: Context) -> int:
+def refuse_deleted_topic(commit: AnyCommit, context: Context) -> int:
     """Return COORDINATOR_LOAD_IN_PROGRESS if the commit names a deleted topic, else 0.
 
     The owner's image is behind, and another topic may have that name now. An offset stored under
@@ -257,9 +262,10 @@ def _refuse_deleted_topic(commit: rpc.CommitGroupOffsetsRequest.Commit, context:
     return int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) if gone else 0
 
 
-def _to_record_topic(
+def to_record_topic(
     topic: rpc.CommitGroupOffsetsRequest.Commit.Topic, now_ms: int
 ) -> GroupOffsetsRecord.Topic:
+    """Return a record's topic with the offsets of a commit, committed at `now_ms`."""
     partition_type = GroupOffsetsRecord.Topic.Partition
     return GroupOffsetsRecord.Topic(
         topic_name=topic.topic_name,
@@ -282,7 +288,7 @@ def decide_commit_generation(
     request: rpc.CommitGroupGenerationRequest, context: Context
 ) -> Decision:
     """Commit the result of a completed rebalance as the group's current generation."""
-    group, code, message = _check_owner(
+    group, code, message = check_owner(
         context, request.group_id, request.ownership_epoch, request.sequence
     )
     if group is not None and request.sequence > group.sequence:
@@ -341,15 +347,19 @@ def decide_remove(request: rpc.RemoveGroupRequest, context: Context) -> Decision
     if group is None:
         return Decision((), rpc.RemoveGroupResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND)))
     if request.ownership_epoch >= 0:
-        owned, code, message = _check_owner(
+        owned, code, message = check_owner(
             context, request.group_id, request.ownership_epoch, request.sequence
         )
         if owned is None:
             return Decision(
                 (), rpc.RemoveGroupResponse(error_code=int(code), error_message=message)
             )
-    if group.member_ids:
-        return Decision((), rpc.RemoveGroupResponse(error_code=int(ErrorCode.NON_EMPTY_GROUP)))
+    if group.member_ids or group.pending.total:
+        message = "" if group.member_ids else "the group has offsets of an open transaction"
+        response = rpc.RemoveGroupResponse(
+            error_code=int(ErrorCode.NON_EMPTY_GROUP), error_message=message or None
+        )
+        return Decision((), response)
     record = GroupRemovedRecord(group_id=request.group_id, reason=REQUESTED)
     return Decision((record,), rpc.RemoveGroupResponse())
 
@@ -360,14 +370,22 @@ def decide_remove_offsets(request: rpc.RemoveGroupOffsetsRequest, context: Conte
     The removal is numbered like the owner's commits, so that a late copy of it does not remove an
     offset that was committed since. Source: KIP-496.
     """
-    group, code, message = _check_owner(
+    group, code, message = check_owner(
         context, request.group_id, request.ownership_epoch, request.sequence
     )
     named = {(topic.topic_name, index) for topic in request.topics for index in topic.partitions}
     if group is not None and len(named) > MAX_OFFSETS:
         group, code, message = None, ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "too many offsets"
     response = rpc.RemoveGroupOffsetsResponse(error_code=int(code), error_message=message or None)
-    existing = set() if group is None else {place for place in named if place in group.offsets}
+    existing = (
+        set()
+        if group is None
+        else {
+            place
+            for place in named
+            if place in group.offsets or place in group.pending.by_partition
+        }
+    )
     if not existing:
         return Decision((), response)
     return Decision((_offsets_removed_record(request.group_id, existing, ASKED_FOR),), response)
@@ -403,7 +421,8 @@ def _expire_group(
         and context.now_ms - group.acquired_at_ms >= context.settings.ownership_grace_ms
     )
     expired = set(_expired_partitions(group, context)) if may_expire else set()
-    if may_expire and len(expired) == len(group.offsets) and not _was_just_emptied(group, context):
+    has_offsets = len(expired) < len(group.offsets) or group.pending.total
+    if may_expire and not has_offsets and not _was_just_emptied(group, context):
         return [GroupRemovedRecord(group_id=group_id, reason=NOTHING_LEFT)]
     deleted = {
         topic_partition
@@ -433,6 +452,8 @@ def _expired_partitions(group: Group, context: Context) -> Iterator[TopicPartiti
     if group.generation is not None and group.generation.protocol_type:
         empty_since_ms = group.generation.completed_at_ms
     for topic_partition, committed in group.offsets.items():
+        if topic_partition in group.pending.by_partition:
+            continue
         if _expires_at(committed, empty_since_ms, context) <= context.now_ms:
             yield topic_partition
 

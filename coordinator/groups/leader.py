@@ -17,7 +17,8 @@ from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
-from coordinator.groups import decide
+from coordinator.features import Features
+from coordinator.groups import decide, decide_transactions
 from coordinator.groups.decide import Context, Decision
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.settings import LogSettings
@@ -47,6 +48,8 @@ _DECISIONS: Final[dict[type[Request], Callable[[Any, Context], Decision]]] = {
     rpc.CommitGroupGenerationRequest: decide.decide_commit_generation,
     rpc.RemoveGroupRequest: decide.decide_remove,
     rpc.RemoveGroupOffsetsRequest: decide.decide_remove_offsets,
+    rpc.CommitTransactionalOffsetsRequest: decide_transactions.decide_commit_transactional,
+    rpc.WriteGroupMarkersRequest: decide_transactions.decide_markers,
 }
 
 
@@ -99,12 +102,14 @@ class GroupLog:
         wall_ms: Callable[[], int],
         brokers: Brokers = lambda: None,
         broker_epochs: BrokerEpochs = lambda: None,
+        features: Callable[[], Features] = Features,
     ) -> None:
         """Create the leader side of a group log, which decides requests after `lead` is called.
 
         Args:  machine: its host applies to it what the log commits.
                brokers: returns the unfenced brokers.
                broker_epochs: returns the epochs of the registered brokers.
+               features: returns the feature levels in this node's image.
         """
         self.log = watched
         self.machine = machine
@@ -113,6 +118,7 @@ class GroupLog:
         self.wall_ms = wall_ms
         self._brokers = brokers
         self._broker_epochs = broker_epochs
+        self._features = features
         self._pending = PendingGroups(machine)
         self.proposer = Proposer(
             watched,
@@ -186,6 +192,7 @@ class GroupLog:
             brokers=self._brokers(),
             broker_epochs=self._broker_epochs(),
             gone_topics=self._gone_topics,
+            features=self._features(),
         )
 
     # --- expiry -------------------------------------------------------------------------------
@@ -206,8 +213,8 @@ class GroupLog:
 
         A node that does not lead writes nothing.
         """
-        _ExpiryPass(self, self._deleted_topics, done or (lambda _: None)).step()
-        self._deleted_topics = frozenset()
+        deleted, self._deleted_topics = self._deleted_topics, frozenset()
+        _ExpiryPass(self, deleted, done or (lambda _: None)).step()
 
     def keep_deleted_topics(self, topic_ids: frozenset[UUID]) -> None:
         """Keep deleted topics for the next expiry pass, because this pass skipped some groups."""
@@ -215,7 +222,10 @@ class GroupLog:
 
 
 class _ExpiryPass:
-    """One pass over the groups that existed when it began, a slice in each turn of the loop."""
+    """One pass over the groups and producer ids that existed when it began.
+
+    It handles a slice in each turn of the loop.
+    """
 
     def __init__(
         self, owner: GroupLog, deleted: frozenset[UUID], done: Callable[[int], None]
@@ -223,7 +233,9 @@ class _ExpiryPass:
         self._owner = owner
         self._deleted = deleted
         self._done = done
-        self._groups: Iterator[tuple[str, Group]] = iter(owner.machine.image.groups.items())
+        image = owner.machine.image
+        self._groups: Iterator[tuple[str, Group]] = iter(image.groups.items())
+        self._producers = iter(image.producers.items())
         self._total = 0
 
     def step(self) -> None:
@@ -232,15 +244,39 @@ class _ExpiryPass:
         groups = list(islice(self._groups, EXPIRY_SLICE_GROUPS))
         if owner.proposer.epoch is None:
             owner.keep_deleted_topics(self._deleted)
-        if not groups or owner.proposer.epoch is None:
             self._done(self._total)
             return
+        if not groups:
+            self._step_producers()
+            return
         context = owner.context(owner.machine.image, owner.wall_ms())
+        for _, group in groups:
+            owner.keep_deleted_topics(self._deleted & group.pending.topic_ids())
         due = [
             name for name, group in groups if decide.is_expiry_due(group, self._deleted, context)
         ]
         if due:
             owner.submit(lambda late: decide.decide_expiry(due, self._deleted, late), self._decided)
+        else:
+            owner.call_soon(self.step)
+
+    def _step_producers(self) -> None:
+        """Scan the next few producer ids, and propose to forget ended transactions."""
+        owner = self._owner
+        producers = list(islice(self._producers, EXPIRY_SLICE_GROUPS))
+        if not producers:
+            self._done(self._total)
+            return
+        context = owner.context(owner.machine.image, owner.wall_ms())
+        due = [
+            producer_id
+            for producer_id, producer in producers
+            if decide_transactions.is_producer_expired(producer, context)
+        ]
+        if due:
+            owner.submit(
+                lambda late: decide_transactions.decide_producer_expiry(due, late), self._decided
+            )
         else:
             owner.call_soon(self.step)
 

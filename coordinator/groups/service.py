@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from coordinator.errors import CoordinatorError
 from coordinator.groups.leader import GroupLog
+from coordinator.groups.pending import CommittedOffset, TopicPartition
 from coordinator.groups.settings import MAX_COMMIT_BYTES, MAX_GENERATION_BYTES
-from coordinator.groups.state import CommittedOffset, Group, GroupsImage, TopicPartition
+from coordinator.groups.state import Group, GroupsImage
 from raft.interfaces import NotLeaderError
 from raft.net.connection import Answer, ServerConnection
 from raft.net.errors import BadHeaderError
@@ -27,6 +28,7 @@ from records.codec import decode_message
 from records.kafka_errors import ErrorCode
 from records.rpc import group_log as rpc
 from records.rpc.base import Request
+from records.types import ZERO_UUID
 
 MAX_CALL_BYTES: Final = 2 * max(MAX_COMMIT_BYTES, MAX_GENERATION_BYTES)
 """The longest request that is decoded; a longer one closes its connection."""
@@ -38,8 +40,12 @@ CALLS: Final[dict[type[Request], Any]] = {
     rpc.FetchGroupStateRequest: rpc.FetchGroupStateResponse,
     rpc.RemoveGroupRequest: rpc.RemoveGroupResponse,
     rpc.RemoveGroupOffsetsRequest: rpc.RemoveGroupOffsetsResponse,
+    rpc.CommitTransactionalOffsetsRequest: rpc.CommitTransactionalOffsetsResponse,
+    rpc.WriteGroupMarkersRequest: rpc.WriteGroupMarkersResponse,
 }
 """Every request of this service, and its response."""
+
+_NO_OFFSET: Final = CommittedOffset(-1, -1, "", -1, -1, ZERO_UUID)
 
 FindGroupLog = Callable[[], GroupLog | None]
 """Returns the group log on this node, or None if this node has none."""
@@ -105,7 +111,9 @@ async def ask(groups: GroupLog, request: Request) -> Any:
 
     groups.ask(request, done)
     response = await future
-    may_not_write = isinstance(request, rpc.RemoveGroupOffsetsRequest)  # there may be no offset
+    may_not_write = isinstance(  # there may be no offset, and no transaction
+        request, rpc.RemoveGroupOffsetsRequest | rpc.WriteGroupMarkersRequest
+    )
     if response.error_code or any(getattr(response, "commit_errors", ())) or may_not_write:
         await groups.log.barrier()
     return response
@@ -148,8 +156,9 @@ def fetch_state(
 def _topics(
     request: rpc.FetchGroupStateRequest, group: Group
 ) -> tuple[rpc.FetchGroupStateResponse.Topic, ...]:
+    unstable = group.pending.by_partition if request.require_stable else {}
     if request.topics is None:
-        topic_partitions = sorted(group.offsets)
+        topic_partitions = sorted({*group.offsets, *unstable})
     else:
         topic_partitions = [
             (topic.topic_name, p) for topic in request.topics for p in topic.partitions
@@ -157,9 +166,13 @@ def _topics(
     by_topic: dict[str, list[rpc.FetchGroupStateResponse.Topic.Partition]] = {}
     for topic_partition in topic_partitions:
         committed: CommittedOffset | None = group.offsets.get(topic_partition)
-        if committed is not None:
+        if committed is not None or topic_partition in unstable:
             by_topic.setdefault(topic_partition[0], []).append(
-                _partition(topic_partition, committed)
+                _partition(
+                    topic_partition,
+                    committed or _NO_OFFSET,
+                    is_unstable=topic_partition in unstable,
+                )
             )
     return tuple(
         rpc.FetchGroupStateResponse.Topic(topic_name=name, partitions=tuple(partitions))
@@ -168,7 +181,7 @@ def _topics(
 
 
 def _partition(
-    topic_partition: TopicPartition, committed: CommittedOffset
+    topic_partition: TopicPartition, committed: CommittedOffset, *, is_unstable: bool
 ) -> rpc.FetchGroupStateResponse.Topic.Partition:
     return rpc.FetchGroupStateResponse.Topic.Partition(
         partition_index=topic_partition[1],
@@ -177,4 +190,5 @@ def _partition(
         metadata=committed.metadata,
         committed_at_ms=committed.committed_at_ms,
         topic_id=committed.topic_id,
+        is_unstable=is_unstable,
     )

@@ -58,6 +58,7 @@ class LogSettings:
     ownership_grace_ms: int = 3600 * 1000  # a new owner's members may not be in the log yet
     offset_metadata_max_bytes: int = 4096  # offset.metadata.max.bytes
     max_groups: int = MAX_GROUPS  # esker.max.groups
+    producer_expiration_ms: int = 24 * 3600 * 1000  # producer.id.expiration.ms
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> LogSettings:
@@ -66,6 +67,7 @@ class LogSettings:
             "retention_check_interval_ms": "offsets.retention.check.interval.ms",
             "offset_metadata_max_bytes": "offset.metadata.max.bytes",
             "max_groups": "esker.max.groups",
+            "producer_expiration_ms": "producer.id.expiration.ms",
         }
         given = {name: values[key] for name, key in known.items() if key in values}
         minutes = values.get("offsets.retention.minutes")

@@ -136,6 +136,7 @@ class GroupLogNodeService(GroupReplica):
             wall_ms=lambda: time.time_ns() // 1_000_000,
             brokers=lambda: news.brokers,
             broker_epochs=lambda: news.broker_epochs,
+            features=lambda: news.features,
         )
         log.watch(self.log)
         self._sweep_later()

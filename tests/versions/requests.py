@@ -164,6 +164,8 @@ REALISTIC: Final[dict[int, Ask]] = {
     1123: of_groups.log_state,
     1124: of_groups.remove_group,
     1125: of_groups.remove_offsets,
+    1126: of_groups.log_transactional_offsets,
+    1127: of_groups.write_group_markers,
 }
 """By api key. What is announced and is not here fails a test."""
 

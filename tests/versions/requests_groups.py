@@ -236,3 +236,27 @@ def remove_offsets(scene: Scene) -> tuple[Request, ...]:
         ask(group_id=OWNED, ownership_epoch=epoch, sequence=1_000, topics=topics)
         for epoch in (scene.ownership_epoch, 0)
     )
+
+
+def log_transactional_offsets(scene: Scene) -> tuple[Request, ...]:
+    ask = group_log.CommitTransactionalOffsetsRequest
+    kind = group_log.CommitGroupOffsetsRequest.Commit.Topic
+    partition = kind.Partition(
+        partition_index=0, committed_offset=1, leader_epoch=-1, metadata="note", expire_at_ms=-1
+    )
+    commit = ask.Commit(
+        producer_id=1, producer_epoch=0, transaction_number=0, generation=-1, member_id="",
+        topics=(kind(topic_name="t", topic_id=scene.topic_id, partitions=(partition,)),),
+    )  # fmt: skip
+    return tuple(
+        ask(group_id=OWNED, ownership_epoch=epoch, sequence=2_000, commits=(commit,))
+        for epoch in (scene.ownership_epoch, 0)
+    )
+
+
+def write_group_markers(_: Scene) -> tuple[Request, ...]:
+    return (
+        group_log.WriteGroupMarkersRequest(
+            producer_ids=(1, 2), transaction_numbers=(0, 5), committed=(True, False)
+        ),
+    )

@@ -18,6 +18,7 @@ from records.rpc import group_log as rpc
 from records.rpc.base import Request
 from snapshot.generation import Pace
 from tests.coordinator.groups.test_log import member
+from tests.coordinator.groups.world import TRANSACTIONS
 from tests.doubles.memory_log import MemoryLog
 from tests.examples import seeds
 from tests.snapshot.machines import Hosted
@@ -30,6 +31,7 @@ class Node(Hosted):
 
     def __init__(self, log: MemoryLog | None = None) -> None:
         super().__init__(machine=GroupMachine, log=log, pace=PACE)
+        self.wall_ms = 1_700_000_000_000
 
     @property
     def state(self) -> GroupMachine:
@@ -44,7 +46,8 @@ class Node(Hosted):
             self.state,
             LogSettings(),
             call_soon=self.loop.call_soon,
-            wall_ms=lambda: 1_700_000_000_000,
+            wall_ms=lambda: self.wall_ms,
+            features=lambda: TRANSACTIONS,
         )
         self.log.watch(self.groups)
         if self.log.leading_epoch is None:
@@ -87,6 +90,12 @@ def random_requests(node: Node, chance: random.Random, steps: int) -> None:
                 leader="m0" if members else None,
                 members=members,
             )
+        elif act < 0.4:
+            request = rpc.WriteGroupMarkersRequest(
+                producer_ids=(chance.randrange(3),),
+                transaction_numbers=(chance.randrange(4),),
+                committed=(chance.random() < 0.5,),
+            )
         elif act < 0.9:
             commit = rpc.CommitGroupOffsetsRequest.Commit
             partition = commit.Topic.Partition(
@@ -104,6 +113,16 @@ def random_requests(node: Node, chance: random.Random, steps: int) -> None:
                 topics=(topic,),
             )
             request = rpc.CommitGroupOffsetsRequest(**fields, commits=(one,))
+            if act > 0.6:
+                pending = rpc.CommitTransactionalOffsetsRequest.Commit(
+                    producer_id=chance.randrange(3),
+                    producer_epoch=0,
+                    transaction_number=chance.randrange(4),
+                    generation=one.generation,
+                    member_id=one.member_id,
+                    topics=one.topics,
+                )
+                request = rpc.CommitTransactionalOffsetsRequest(**fields, commits=(pending,))
         else:
             request = rpc.RemoveGroupRequest(group_id=name)
         node.ask(request)

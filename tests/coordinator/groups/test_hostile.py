@@ -37,6 +37,8 @@ PEERS = (
     group_log.CommitGroupGenerationRequest,
     group_log.RemoveGroupRequest,
     group_log.RemoveGroupOffsetsRequest,
+    group_log.CommitTransactionalOffsetsRequest,
+    group_log.WriteGroupMarkersRequest,
 )
 
 

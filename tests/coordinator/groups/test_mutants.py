@@ -32,24 +32,24 @@ Patch = pytest.MonkeyPatch
 
 def former_owners_commit(patch: Patch) -> None:
     """The log ignores the ownership epoch."""
-    owned = decide._check_owner
+    owned = decide.check_owner
 
     def careless(context: Any, group_id: str, epoch: int, sequence: int) -> Any:
         group = context.image.groups.get(group_id)
         return owned(context, group_id, epoch if group is None else group.ownership_epoch, sequence)
 
-    patch.setattr(decide, "_check_owner", careless)
+    patch.setattr(decide, "check_owner", careless)
 
 
 def late_copies_count(patch: Patch) -> None:
     """The log ignores the sequence number of a commit."""
-    owned = decide._check_owner
+    owned = decide.check_owner
 
     def careless(context: Any, group_id: str, epoch: int, _: int) -> Any:
         group, code, message = owned(context, group_id, epoch, 1 << 60)
         return group and group._replace(sequence=0), code, message
 
-    patch.setattr(decide, "_check_owner", careless)
+    patch.setattr(decide, "check_owner", careless)
 
 
 def numbers_are_forgotten_by_checkpoints(patch: Patch) -> None:

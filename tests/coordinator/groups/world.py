@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from coordinator.errors import CoordinatorError
+from coordinator.features import Features
 from coordinator.groups.core import GroupBroker
 from coordinator.groups.events import (
     BrokersChanged,
@@ -23,10 +24,12 @@ from coordinator.groups.machine import GroupMachine
 from coordinator.groups.service import CALLS, fetch_state
 from coordinator.groups.settings import GroupSettings, LogSettings
 from coordinator.groups.state import GroupsImage
+from coordinator.persistent_map import Map
 from coordinator.rendezvous import group_broker
 from records.batch import Batch, iter_batches
 from records.batch_writer import build_value_batch
 from records.codec import encode_message
+from records.features import ESKER_VERSION
 from records.rpc import groups as rpc
 from records.rpc.base import Request
 from records.rpc.group_log import FetchGroupStateRequest
@@ -35,6 +38,7 @@ from tests.doubles.memory_log import MemoryLog
 
 GROUP = "g"
 MAX_STEPS = 100_000
+TRANSACTIONS = Features(Map().set(ESKER_VERSION, 4))
 TOPICS = {"t": (UUID(int=71), 4), "u": (UUID(int=72), 1)}
 
 
@@ -132,6 +136,7 @@ class World:
             wall_ms=lambda: self.wall_ms,
             brokers=lambda: sorted(self.unfenced) if self.checks_brokers else None,
             broker_epochs=lambda: self.registered,
+            features=lambda: TRANSACTIONS,
         )
         self.log.watch(self.applier)
         self.log.watch(self.groups)

@@ -46,6 +46,7 @@ from diskless.stores import BeginningStore, ObjectStorage, StorageError, StoreSe
 from diskless.stores.watched import WatchedStore, probe_key
 from raft.interfaces import Degradation
 from raft.net import Limits, Listener
+from raft.net.security import PLAINTEXT, PROTOCOLS, ListenerSecurity
 from records.features import SUPPORTED
 
 log = logging.getLogger("diskless.broker")
@@ -67,6 +68,8 @@ class ClientListener:
     bind_port: int  # 0: any free one
     advertised_host: str
     advertised_port: int  # 0: as bound
+    protocol: str = PLAINTEXT
+    security: ListenerSecurity | None = None  # None: PLAINTEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +197,7 @@ class Broker:
                 name=listener.name,
                 host=listener.advertised_host,
                 port=listener.advertised_port or self.listeners[listener.name].port,
+                protocol=PROTOCOLS.index(listener.protocol),
             )
             for listener in self._settings.listeners
         ]
@@ -304,6 +308,7 @@ class Broker:
                 name=name,
                 limits=self._settings.limits,
                 on_close=self.services.connection_closed,
+                security=configured.security,
             )
             await listener.start(configured.bind_host, configured.bind_port)
 

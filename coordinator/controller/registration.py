@@ -70,6 +70,7 @@ class BrokerListener:
     name: str
     host: str
     port: int
+    protocol: int = 0  # Kafka's number of the security protocol; 0: PLAINTEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +229,10 @@ class Registration:
             incarnation_id=membership.incarnation_id,
             listeners=tuple(
                 request.Listener(
-                    name=listener.name, host=listener.host, port=listener.port, security_protocol=0
+                    name=listener.name,
+                    host=listener.host,
+                    port=listener.port,
+                    security_protocol=listener.protocol,
                 )
                 for listener in membership.listeners
             ),

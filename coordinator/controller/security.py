@@ -29,7 +29,7 @@ from records.schema import MetadataRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """Records that no part of Esker acts on yet; kept, so that a checkpoint loses nothing."""
+    """SCRAM verifiers, which brokers use, and records kept so that a checkpoint loses nothing."""
 
     quotas: Map[tuple[tuple[tuple[str, str | None], ...], str], ClientQuotaRecord] = field(
         default_factory=Map

@@ -13,7 +13,9 @@ with one value, whichever way it was given.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 
 import typer
@@ -47,6 +49,18 @@ Profile = Annotated[
         help="Name of the profile with the cluster's addresses; default: the environment's "
         "ESKER_PROFILE, else the default profile of the file that `esker profile list` "
         "names.",
+    ),
+]
+
+
+COMMAND_CONFIG: Final = "command_config"
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="Path of a file with Kafka's client properties of TLS and SASL, such as "
+        "security.protocol; default: connections are PLAINTEXT.",
     ),
 ]
 
@@ -106,7 +120,8 @@ def given(value: Any) -> bool:
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
     """Return the function with Kafka's options for its arguments, and a --profile option."""
     hints = get_type_hints(function, include_extras=True)
-    parameters, names = [], []
+    parameters: list[inspect.Parameter] = []
+    names: list[_Name] = []
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         made = parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
@@ -136,14 +151,18 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
     takes_profile = "bootstrap_server" in hints
     if takes_profile:
         kind_ = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(PROFILE, kind_, default=None, annotation=Profile))
+        parameters += [
+            inspect.Parameter(PROFILE, kind_, default=None, annotation=Profile),
+            inspect.Parameter(COMMAND_CONFIG, kind_, default=None, annotation=CommandConfig),
+        ]
 
     def command(**values: Any) -> None:
-        if takes_profile:
-            apply_profile(values)
-        for name in names:
-            name.take(values)
-        function(**values)
+        with secured(values.pop(COMMAND_CONFIG, None)):
+            if takes_profile:
+                apply_profile(values)
+            for name in names:
+                name.take(values)
+            function(**values)
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -154,6 +173,23 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
 def _argument(hint: Any) -> ArgumentInfo | None:
     """Return Typer's declaration in the type hint of an argument, or None for an option's hint."""
     return next((one for one in get_args(hint)[1:] if isinstance(one, ArgumentInfo)), None)
+
+
+@contextmanager
+def secured(file: Path | None) -> Iterator[None]:
+    """Use the security in a file of client properties for all connections of a command."""
+    if file is None:
+        yield
+        return
+    from esker.client.security import CommandConfigError, read_command_config
+    from raft.net.security import outgoing
+
+    try:
+        security = read_command_config(file)
+    except CommandConfigError as error:
+        raise typer.BadParameter(str(error), param_hint="--command-config") from None
+    with outgoing(security):
+        yield
 
 
 def apply_profile(values: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from esker.server.fatal_errors import describe_fatal_error
 from esker.server.process import run_until_signalled
 from esker.server.storage import StorageError
 from esker.settings.addresses import CONTROLLER
+from esker.settings.errors import ConfigError
 from raft.driver.errors import NodeError
 from raft.net.runner import run
 from raft.segments.errors import StorageError as DiskError
@@ -29,6 +30,7 @@ from records.errors import RecordError
 app = typer.Typer(add_completion=False)
 
 ENDS: Final = (
+    ConfigError,
     StorageError,
     NodeError,
     DiskError,

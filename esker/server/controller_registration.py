@@ -22,7 +22,6 @@ from records.rpc.brokers import ControllerRegistrationRequest, ControllerRegistr
 log = logging.getLogger("esker")
 
 AGAIN_MS: Final = 5_000
-PLAINTEXT: Final = 0
 
 
 def registration(
@@ -30,15 +29,20 @@ def registration(
     incarnation_id: UUID,
     listener: tuple[str, str, int],
     features: Mapping[str, tuple[int, int]],
+    *,
+    protocol: int = 0,
 ) -> ControllerRegistrationRequest:
-    """Build a controller's registration request; `listener` is name, host and port."""
+    """Build a controller's registration request.
+
+    Args:  listener: name, host and port. protocol: Kafka's number of its security protocol.
+    """
     name, host, port = listener
     request = ControllerRegistrationRequest
     return request(
         controller_id=node_id,
         incarnation_id=incarnation_id,
         zk_migration_ready=False,
-        listeners=(request.Listener(name=name, host=host, port=port, security_protocol=PLAINTEXT),),
+        listeners=(request.Listener(name=name, host=host, port=port, security_protocol=protocol),),
         features=tuple(
             request.Feature(
                 name=feature, min_supported_version=lowest, max_supported_version=highest

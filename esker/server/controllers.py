@@ -56,6 +56,7 @@ class ControllerSettings:
     controller: ControllerConfig
     endpoints: Mapping[int, tuple[str, int]]  # of the voters
     listener_name: str = "CONTROLLER"
+    protocol: int = 0  # Kafka's number of the listener's security protocol
     bench_log: bool = False
     topic_defaults: Mapping[str, str] = field(default_factory=dict)  # of the properties file
 
@@ -232,6 +233,7 @@ class ControllerNodeService:
             random_uuid(),
             (settings.listener_name, *place),
             settings.controller.features,
+            protocol=settings.protocol,
         )
         return ControllerJoining(
             lambda: ControllerClient(

@@ -26,6 +26,7 @@ from esker.server.replica_set import (
     OwnMachines,
     SharedMachines,
 )
+from esker.server.security import listener_security
 from esker.server.snapshot_hosting import SnapshotKeeping
 from esker.server.storage import open_storage
 from esker.settings.addresses import BROKER, CONTROLLER
@@ -37,6 +38,8 @@ from raft.driver.config import NodeConfig
 from raft.driver.node_services import ClusterEvents, NodeService, ServiceHost
 from raft.interfaces import Degradation, ReplicatedLog
 from raft.net import Limits
+from raft.net.scram import SCRAM, ScramCredential
+from raft.net.security import PROTOCOLS
 from raft.segments.log import LogConfig
 from records.internal_topics import DISKLESS_METADATA
 from records.schema import MetadataRecord
@@ -60,7 +63,7 @@ class NodeParts:
     def __init__(self, settings: NodeSettings) -> None:
         """Open the node's storage and build the configuration of the node's parts.
 
-        Raises:  as `esker.server.storage.open_storage`.
+        Raises:  as `esker.server.storage.open_storage`; ConfigError for a key or certificate.
         """
         self.settings = settings
         self.meta, bootstrap = open_storage(settings)
@@ -84,6 +87,18 @@ class NodeParts:
         """Return the broker's view of its cluster, once the node is built."""
         assert self._observed is not None, "no broker, or a node that is not made yet"
         return self._observed
+
+    def find_credential(self, user: str, mechanism: str) -> ScramCredential | None:
+        """Return a user's SCRAM verifier in this broker's copy of the cluster log, if any."""
+        found = self.cluster.image.security.scrams.get((user, SCRAM[mechanism].number))
+        if found is None:
+            return None
+        return ScramCredential(
+            salt=bytes(found.salt),
+            iterations=found.iterations,
+            stored_key=bytes(found.stored_key),
+            server_key=bytes(found.server_key),
+        )
 
     def _config(self, bootstrap: tuple[MetadataRecord, ...]) -> NodeConfig:
         """Return the Raft driver's configuration of this node.
@@ -116,6 +131,7 @@ class NodeParts:
             ),
             log=LogConfig(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms),
             limits=self.limits,
+            security=listener_security(config, place.name) if place else None,
             bootstrap=bootstrap,
             snapshot_hosting=SnapshotKeeping(
                 node_id=config.node_id,
@@ -192,6 +208,8 @@ def limits_of(settings: NodeSettings) -> Limits:
         max_connections=connections_allowed(settings.values["max.connections"], listeners),
         max_frame_bytes=settings.request_max_bytes,
         idle_ms=settings.connections_max_idle_ms,
+        max_handshakes_per_second=settings.values["esker.listener.max.handshakes.per.second"],
+        max_unauthenticated_frame_bytes=settings.values["sasl.server.max.receive.size"],
     )
 
 
@@ -218,6 +236,7 @@ def controller_settings(
         ),
         endpoints=endpoints,
         listener_name=config.addresses.controller_name,
+        protocol=PROTOCOLS.index(config.addresses.controller_protocol),
         bench_log=config.bench_log,
         topic_defaults=config.topic_defaults,
     )

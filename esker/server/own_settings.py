@@ -11,6 +11,7 @@ from typing import Any, Final
 from coordinator.controller.config_defs import ConfigType
 from diskless.apis.configs import OwnSetting
 from esker.settings import SETTINGS
+from esker.settings.security import is_secret
 
 SECRET_WORDS: Final = ("password", "secret")
 """A key that has one in its name is told without its value."""
@@ -28,7 +29,7 @@ def own_settings(given: Mapping[str, str]) -> tuple[OwnSetting, ...]:
             SETTINGS[key].default_text,
             _type(SETTINGS[key].default),
             SETTINGS[key].help,
-            any(word in key for word in SECRET_WORDS),
+            is_secret(key) or any(word in key for word in SECRET_WORDS),
         )
         for key in sorted(SETTINGS)
     )

@@ -24,10 +24,13 @@ from diskless.stores import ObjectStorage
 from diskless.stores.opening import open_store
 from esker.server.node import NodeParts
 from esker.server.own_settings import own_settings
+from esker.server.security import listener_security, node_outgoing_security
+from esker.server.security_metrics import security_metrics
 from esker.settings.addresses import BROKER
 from esker.settings.config import NodeSettings
 from raft.driver.node import Node, tune_interpreter
 from raft.interfaces import Degradation
+from raft.net.security import outgoing
 from records.types import ZERO_UUID
 from records.uuids import random_uuid
 
@@ -37,7 +40,8 @@ log = logging.getLogger("esker")
 async def run_until_signalled(settings: NodeSettings) -> None:
     """Run a node until SIGTERM or SIGINT, then hand over leadership and close.
 
-    Raises:  esker.server.storage.StorageError for the directory; NodeError, RecordError and
+    Raises:  ConfigError for a key or certificate; esker.server.storage.StorageError for the
+    directory; NodeError, RecordError and
     OSError of the
              logs; NotStartedError of the broker; StoreSettingError for the object store; whatever
              ended it.
@@ -51,11 +55,19 @@ async def run_until_signalled(settings: NodeSettings) -> None:
 
 async def run_node(settings: NodeSettings, stop: asyncio.Event) -> None:
     """Run a node until `stop` is set. Raises the errors of `run_until_signalled`."""
+    with outgoing(node_outgoing_security(settings)):
+        await _run_node(settings, stop)
+
+
+async def _run_node(settings: NodeSettings, stop: asyncio.Event) -> None:
     store = open_store(settings.values) if BROKER in settings.roles else None
     parts = NodeParts(settings)
     node = Node(parts.config)
     await node.start()
     tune_interpreter()
+    if node.listener.port:
+        listeners = {settings.addresses.controller_name: node.listener}
+        parts.collectors.append(lambda: security_metrics(listeners))
     if store is not None:
         await _run_broker(settings, parts, node, store, stop)
     else:
@@ -75,6 +87,7 @@ async def _run_broker(
     try:
         broker = make_broker(settings, parts, store, lost, node.health.faults)
         parts.collectors.append(broker.metrics)
+        parts.collectors.append(lambda: security_metrics(broker.listeners))
         parts.degradations.append(broker.degradations)
         try:
             if await _until(broker.start(), node.failed, lost, stopping):
@@ -160,6 +173,8 @@ def make_broker(
                     bind_port=place.bind.port,
                     advertised_host=place.advertised.host,
                     advertised_port=place.advertised.port,
+                    protocol=place.protocol,
+                    security=listener_security(settings, place.name, parts.find_credential),
                 )
                 for place in settings.addresses.clients
             ),

@@ -22,6 +22,7 @@ from esker.settings import (
     groups,
     node,
     quorum,
+    security,
     store,
     topic_defaults,
 )
@@ -29,6 +30,7 @@ from esker.settings.base import Section, Setting
 
 SECTIONS: Final = (
     Section("Any node", node.SETTINGS),
+    Section("TLS and SASL", security.SETTINGS),
     Section("The quorum", quorum.SETTINGS),
     Section("Brokers and topics", broker.SETTINGS),
     Section("Diskless topics", diskless.SETTINGS),

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from esker.settings.errors import ConfigError
+from esker.settings.security import check_listener, properties_of, protocol_of
 from esker.settings.values import Endpoint, is_loopback, is_wildcard
+from raft.net.certificates import TlsSettingError
+from raft.net.security import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
 from records.types import NodeId
 
 BROKER: Final = "broker"
@@ -24,8 +27,12 @@ CONTROLLER: Final = "controller"
 INSECURE: Final = "esker.insecure.controller.listener"
 """The setting that lets a controller's listener be bound beyond loopback without authentication."""
 
-SECURED: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Names that mean a protocol in Kafka, where `listener.security.protocol.map` says nothing else."""
+_WARNINGS: Final = {
+    PLAINTEXT: "every host that can reach it is let in, and reads along; bind it to a private "
+    "network, or give it TLS or SASL (docs/design/security.md)",
+    SASL_PLAINTEXT: "hosts on the way read and change what is sent, and PLAIN's passwords; use "
+    "SASL_SSL",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +42,7 @@ class Place:
     name: str
     bind: Endpoint
     advertised: Endpoint  # port 0: the one that was bound
+    protocol: str = PLAINTEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +52,30 @@ class Addresses:
     controller_name: str  # of the quorum's listener, whether this node has one or not
     controller: Place | None
     clients: tuple[Place, ...]
+    controller_protocol: str = PLAINTEXT  # of the quorum's listeners, here and on other nodes
+
+    @property
+    def is_secured(self) -> bool:
+        """Return whether any listener, or the connections to controllers, have TLS or SASL."""
+        places = (*((self.controller,) if self.controller else ()), *self.clients)
+        return {place.protocol for place in places} | {self.controller_protocol} != {PLAINTEXT}
 
     @property
     def warnings(self) -> list[str]:
         """Return warnings for the operator about addresses that other machines can reach."""
         places = (*((self.controller,) if self.controller else ()), *self.clients)
         return [
-            f"listener {place.name} at {place.bind} is open to every host that can reach it: "
-            "there is no authentication and no encryption yet; bind it to a private network"
+            f"listener {place.name} at {place.bind}, {place.protocol}: {_WARNINGS[place.protocol]}"
             for place in places
-            if not is_loopback(place.bind.host)
+            if place.protocol in _WARNINGS and not is_loopback(place.bind.host)
         ]
 
 
 def addresses_of(
-    values: Mapping[str, Any], roles: frozenset[str], voters: Mapping[NodeId, Endpoint]
+    values: Mapping[str, Any],
+    roles: frozenset[str],
+    voters: Mapping[NodeId, Endpoint],
+    given: Mapping[str, str],
 ) -> Addresses:
     """Return a node's listener addresses. Raises ConfigError naming the key."""
     names: tuple[str, ...] = values["controller.listener.names"]
@@ -69,11 +86,10 @@ def addresses_of(
         if name not in bound:
             raise ConfigError("advertised.listeners", f"{name} is not in listeners")
     for name in bound:
-        protocols = values["listener.security.protocol.map"] or {}
-        if name in SECURED and protocols.get(name, name) != "PLAINTEXT":
-            raise ConfigError(
-                "listeners", f"{name}: only PLAINTEXT is supported; TLS and SASL are not yet"
-            )
+        try:
+            check_listener(given, name, protocol_of(values, name), of_controller=name in names)
+        except TlsSettingError as error:
+            raise ConfigError(error.key, str(error)) from None
     own = {name for name in bound if name in names}
     if CONTROLLER not in roles and own:
         raise ConfigError(
@@ -90,12 +106,18 @@ def addresses_of(
         raise ConfigError("listeners", "names no listener for clients, as PLAINTEXT://HOST:PORT")
     return Addresses(
         controller_name=names[0],
-        controller=_controller(values, names[0], voters) if CONTROLLER in roles else None,
+        controller=_controller(values, names[0], voters, given) if CONTROLLER in roles else None,
         clients=tuple(_client(values, name) for name in others),
+        controller_protocol=protocol_of(values, names[0]),
     )
 
 
-def _controller(values: Mapping[str, Any], name: str, voters: Mapping[NodeId, Endpoint]) -> Place:
+def _controller(
+    values: Mapping[str, Any],
+    name: str,
+    voters: Mapping[NodeId, Endpoint],
+    given: Mapping[str, str],
+) -> Place:
     bind: Endpoint = values["listeners"][name]
     advertised: Endpoint = values["advertised.listeners"].get(name, bind)
     node_id = NodeId(values["node.id"])
@@ -109,13 +131,24 @@ def _controller(values: Mapping[str, Any], name: str, voters: Mapping[NodeId, En
     if is_wildcard(bind.host) and len(voters) == 1 and is_loopback(advertised.host):
         bind = Endpoint(advertised.host, bind.port)  # no other machine is in this quorum
     _refuse_wildcard(name, advertised)
-    if not is_loopback(bind.host) and not values[INSECURE]:
+    protocol = protocol_of(values, name)
+    authenticates = _authenticates(given, name, protocol)
+    if not is_loopback(bind.host) and not authenticates and not values[INSECURE]:
         raise ConfigError(
             "listeners",
             f"{name} at {bind} would let every host that reaches it speak as any node of the "
-            f"quorum: bind a loopback address, or a private network's and set {INSECURE}=true",
+            "quorum: bind a loopback address, or give it a protocol with SASL or SSL with "
+            "ssl.client.auth=required, or bind a private network's address and set "
+            f"{INSECURE}=true",
         )
-    return Place(name=name, bind=bind, advertised=advertised)
+    return Place(name=name, bind=bind, advertised=advertised, protocol=protocol)
+
+
+def _authenticates(given: Mapping[str, str], name: str, protocol: str) -> bool:
+    """Return whether a listener lets in only peers with a validated identity."""
+    if protocol == SSL:
+        return properties_of(given, name).get("ssl.client.auth") == "required"
+    return protocol in (SASL_PLAINTEXT, SASL_SSL)
 
 
 def _client(values: Mapping[str, Any], name: str) -> Place:
@@ -124,7 +157,7 @@ def _client(values: Mapping[str, Any], name: str) -> Place:
     _refuse_wildcard(name, advertised)
     if advertised.port == 0 and bind.port != 0:
         raise ConfigError("advertised.listeners", f"{name}: no client can connect to port 0")
-    return Place(name=name, bind=bind, advertised=advertised)
+    return Place(name=name, bind=bind, advertised=advertised, protocol=protocol_of(values, name))
 
 
 def _refuse_wildcard(name: str, advertised: Endpoint) -> None:

@@ -13,6 +13,7 @@ differs.
 from __future__ import annotations
 
 import difflib
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from esker.settings.coordinator_options import QUORUM, CoordinatorOptions, find_
 from esker.settings.errors import ConfigError, raise_all
 from esker.settings.of_kafka import is_without_effect, refusal_of
 from esker.settings.properties import PropertiesError, read_properties
+from esker.settings.security import OF_LISTENERS, PREFIX, check_of_listener, is_secret
 from esker.settings.topic_defaults import topic_defaults
 from esker.settings.values import Endpoint, parse_endpoint, voters_of
 from raft.core.config import QuorumConfig
@@ -84,7 +86,13 @@ def load_config(path: Path) -> NodeSettings:
     Raises:  ConfigError naming the key; PropertiesError naming the line; OSError.
     """
     repeated: list[str] = []
-    config = parse_config(read_properties(path, repeated))
+    properties = read_properties(path, repeated)
+    config = parse_config(properties)
+    secrets = [key for key, value in properties.items() if value and is_secret(key)]
+    if secrets and path.stat().st_mode & stat.S_IROTH:
+        raise ConfigError(
+            secrets[0], f"is a secret, and every user of this machine can read it: chmod o-r {path}"
+        )
     if not repeated:
         return config
     text = f"settings given more than once, of which the last value holds: {', '.join(repeated)}"
@@ -106,6 +114,8 @@ def parse_config(properties: Mapping[str, str]) -> NodeSettings:
                 raise ValueError("values from config providers are not supported: write the value")
             if setting is not None:
                 values[key] = setting.parse(text)
+            elif key.startswith(PREFIX):
+                check_of_listener(key, text)
             elif not is_without_effect(key):
                 raise ValueError(_unknown(key))
             elif (refusal := refusal_of(key, text)) is not None:
@@ -177,7 +187,7 @@ def _check_together(
     if BROKER in roles:
         errors += _broker_errors(values)
     try:
-        addresses = addresses_of(values, roles, voters)
+        addresses = addresses_of(values, roles, voters, given)
         log_dir = _log_dir(values)
         coordinators = _coordinators(values, voters=len(voters))
     except ConfigError as error:
@@ -185,6 +195,8 @@ def _check_together(
         raise
     raise_all(errors)
     warnings = list(addresses.warnings)
+    if not addresses.is_secured and (unused := sorted(key for key in given if key in OF_LISTENERS)):
+        warnings.append(f"settings without effect, for no listener has TLS or SASL: {unused}")
     if without_effect:
         warnings.append(f"settings of Kafka without effect here: {', '.join(without_effect)}")
     retention_bytes: int = values["metadata.max.retention.bytes"]

@@ -45,8 +45,9 @@ SETTINGS: Final = (
         INSECURE,
         boolean,
         False,
-        "Lets a controller bind its listener beyond loopback, although nothing there is "
-        "authenticated or encrypted; without it such a node does not start.",
+        "Lets a controller bind its listener beyond loopback without authentication; without it "
+        "such a node does not start unless the listener has SASL, or SSL with ssl.client.auth="
+        "required.",
     ),
     Setting(
         "advertised.listeners",
@@ -58,7 +59,8 @@ SETTINGS: Final = (
         "listener.security.protocol.map",
         protocol_map,
         {},
-        "`NAME:PLAINTEXT` for each listener; no other protocol is supported yet.",
+        "`NAME:PROTOCOL` for each listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; default: "
+        "the protocol of the listener's name, else PLAINTEXT.",
     ),
     Setting("log.dirs", words, (), "Directories of this node's logs; the first is used."),
     Setting("log.dir", str, "", "One directory, if `log.dirs` is not given."),

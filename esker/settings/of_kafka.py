@@ -14,7 +14,11 @@ from typing import Final
 
 from coordinator.controller.kafka_keys import KAFKA_BROKER_KEYS
 
-_SECURITY: Final = "TLS, SASL, ACLs and quotas are not supported yet: remove the line"
+_SECURITY: Final = "ACLs and quotas are not supported yet: remove the line"
+_TLS: Final = (
+    "this setting of TLS or SASL is not supported: remove the line (docs/configuration.md has "
+    "those that are)"
+)
 _POLICY: Final = "plugged-in classes of Java are not supported: remove the line"
 _ZOOKEEPER: Final = (
     "there is no ZooKeeper: set process.roles, node.id and controller.quorum.voters instead"
@@ -28,30 +32,31 @@ _REFUSED: Final[Mapping[str, str]] = {
     "config.providers": "values from config providers are not supported: write the value itself",
     "create.topic.policy.class.name": _POLICY,
     "delete.topic.enable": "topics can always be deleted: remove the line, or say true",
-    "early.start.listeners": _SECURITY,
-    "principal.builder.class": _SECURITY,
+    "early.start.listeners": "listeners start in one order: remove the line",
+    "principal.builder.class": _POLICY,
     "remote.log.storage.system.enable": "tiered storage is not supported: remove the line",
-    "security.inter.broker.protocol": _SECURITY,
     "super.users": _SECURITY,
 }
 _REFUSED_PREFIXES: Final[Mapping[str, str]] = {
-    "delegation.token.": _SECURITY,
-    "sasl.": _SECURITY,
-    "security.": _SECURITY,
-    "ssl.": _SECURITY,
-    "listener.name.": _SECURITY,
+    "delegation.token.": "delegation tokens are not supported: remove the line",
+    "sasl.": _TLS,
+    "security.": _TLS,
+    "ssl.": _TLS,
     "zookeeper.": _ZOOKEEPER,
 }
 _HARMLESS: Final = {
     ("delete.topic.enable", "true"),
     ("remote.log.storage.system.enable", "false"),
-    ("security.inter.broker.protocol", "PLAINTEXT"),
+    ("ssl.protocol", "TLSv1.2"),
+    ("ssl.protocol", "TLSv1.3"),
 }
+_BETWEEN_BROKERS: Final = {"security.inter.broker.protocol", "sasl.mechanism.inter.broker.protocol"}
+"""Settings without effect: brokers do not connect to each other here."""
 
 
 def refusal_of(key: str, value: str) -> str | None:
     """Return the reason to refuse a Kafka setting, or None for a setting safe to ignore."""
-    if not value or (key, value) in _HARMLESS:
+    if not value or (key, value) in _HARMLESS or key in _BETWEEN_BROKERS:
         return None
     by_prefix = (reason for start, reason in _REFUSED_PREFIXES.items() if key.startswith(start))
     return _REFUSED.get(key) or next(by_prefix, None)

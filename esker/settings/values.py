@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from coordinator.controller.config_defs import ConfigDef
+from raft.net.security import PROTOCOLS
 from records.types import NodeId
 
 T = TypeVar("T")
@@ -123,15 +124,12 @@ def voters_of(text: str) -> dict[NodeId, Endpoint]:
 
 
 def protocol_map(text: str) -> dict[str, str]:
-    """Parse a comma-separated list of `NAME:PROTOCOL` into a mapping.
-
-    Kafka's own files map the name of each protocol to itself, also where no listener has it.
-    """
+    """Parse a comma-separated list of `NAME:PROTOCOL` into a mapping."""
     pairs: dict[str, str] = {}
     for part in words(text):
         name, _, protocol = part.partition(":")
-        if protocol != "PLAINTEXT" and name != protocol:
-            raise ValueError(f"{part!r}: only PLAINTEXT is supported; TLS and SASL are not yet")
+        if protocol not in PROTOCOLS:
+            raise ValueError(f"{part!r}: no protocol of {', '.join(PROTOCOLS)}")
         pairs[name] = protocol
     return pairs
 

@@ -16,6 +16,7 @@ from raft.driver.node_services import MakeClusterState, NodeService, ServiceHost
 from raft.driver.snapshot_hosting import SnapshotHosting
 from raft.interfaces import Degradation
 from raft.net import Limits
+from raft.net.security import ListenerSecurity
 from raft.segments.log import LogConfig
 from raft.wire.responses import Group
 from records.internal_topics import CLUSTER_METADATA, CONSUMER_OFFSETS, DISKLESS_METADATA
@@ -47,6 +48,7 @@ class NodeConfig:
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
     log: LogConfig = field(default_factory=LogConfig)
     limits: Limits = field(default_factory=Limits)
+    security: ListenerSecurity | None = None  # of the listener; None: PLAINTEXT
     bootstrap: tuple[MetadataRecord, ...] = ()  # the first records of an empty cluster log
     snapshot_hosting: SnapshotHosting | None = None  # None: no checkpoints, logs begin at 0
     node_service: Callable[[ServiceHost], NodeService] | None = None  # builds what runs on groups

@@ -47,6 +47,7 @@ from raft.driver.snapshot_hosting import HostedMachine
 from raft.driver.storage import Storage
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.net import Arena, Listener
+from raft.net.authentication import announced
 from raft.segments.files import FileSystem, RealFileSystem
 from raft.segments.properties import read_meta_properties
 from raft.wire.responses import Group, GroupRef
@@ -92,7 +93,10 @@ class Node:
             name="controller",
             limits=config.limits,
             on_close=self._service.closed,
+            security=config.security,
         )
+        if self.listener.gate is not None:
+            self._service.serve_also(announced(), large=False)
         self._dial_settings = DialSettings(
             client_id=f"raft-client-{config.node_id}",
             arena=Arena(),

@@ -3,11 +3,11 @@
     Listener(handle, security=ListenerSecurity(tls=contexts, sasl=mechanisms))
 
     with outgoing(OutgoingSecurity(tls=contexts, sasl=credentials)):
-        connection = await connect(host, port)      # and whatever this task starts
+        connection = await connect(host, port)      # and all others of this process
 
-All connections that one node, or one command, opens lead to listeners of the same kind, so their
-security belongs to the task that starts the node or the command. It is a context variable: tasks
-and callbacks inherit it, and two nodes in one process (tests, `esker dev`) keep theirs apart.
+All connections that one process opens, a node or a command, lead to listeners of the same kind. So
+their security is one value of the process, which `connect` alone reads. (A context variable would
+not do: callbacks that a disk thread posts to the loop run in the thread's context.)
 
 Source: docs/design/security.md#transport.
 """
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,24 +47,25 @@ class OutgoingSecurity:
     sasl: Credentials | None = None
 
 
-_OUTGOING: ContextVar[OutgoingSecurity | None] = ContextVar("outgoing_security", default=None)
+_of_process: list[OutgoingSecurity | None] = [None]
 
 
 def outgoing_security() -> OutgoingSecurity | None:
-    """Return the security of connections that the current task opens, or None for PLAINTEXT."""
-    return _OUTGOING.get()
+    """Return the security of the connections that this process opens, or None for PLAINTEXT."""
+    return _of_process[0]
 
 
 def use_outgoing(security: OutgoingSecurity | None) -> None:
-    """Set the security of the connections that this task, and all that it starts, open."""
-    _OUTGOING.set(security)
+    """Set the security of the connections that this process opens from now on."""
+    _of_process[0] = security
 
 
 @contextmanager
 def outgoing(security: OutgoingSecurity | None) -> Iterator[None]:
-    """Use a security for the connections that the body, and all that it starts, open."""
-    token = _OUTGOING.set(security)
+    """Use a security for the connections that this process opens until the body ends."""
+    before = outgoing_security()
+    use_outgoing(security)
     try:
         yield
     finally:
-        _OUTGOING.reset(token)
+        use_outgoing(before)

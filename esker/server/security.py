@@ -1,0 +1,92 @@
+"""Builds the security of a node's listeners, and of the connections that it opens.
+
+Source: docs/design/security.md#transport.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from esker.settings.config import NodeSettings
+from esker.settings.errors import ConfigError
+from esker.settings.security import (
+    JAAS,
+    LIFETIME,
+    MECHANISMS_KEY,
+    PREFIX,
+    parse_jaas,
+    properties_of,
+    protocol_of,
+)
+from esker.settings.values import words
+from raft.net.certificates import TlsContexts, TlsSettingError, TlsSettings
+from raft.net.sasl import Credentials, FindCredential, ServerMechanisms
+from raft.net.security import (
+    SASL_PLAINTEXT,
+    SASL_SSL,
+    SSL,
+    ListenerSecurity,
+    OutgoingSecurity,
+)
+
+USER_OPTION: Final = "user_"  # of PLAIN's JAAS line: user_alice="the password of alice"
+
+
+def listener_security(
+    settings: NodeSettings,
+    listener: str,
+    find_credential: FindCredential = lambda _user, _mechanism: None,
+) -> ListenerSecurity | None:
+    """Return the security of one of a node's listeners, or None for PLAINTEXT.
+
+    Args:    find_credential: finds the users of SCRAM.
+    Raises:  ConfigError for a file that cannot be used.
+    """
+    protocol = protocol_of(settings.values, listener)
+    properties = properties_of(settings.given, listener)
+    tls, sasl = None, None
+    if protocol in (SSL, SASL_SSL):
+        tls = _contexts(properties, listener, server=True)
+    if protocol in (SASL_PLAINTEXT, SASL_SSL):
+        options = parse_jaas(properties[JAAS]) if JAAS in properties else {}
+        sasl = ServerMechanisms(
+            enabled=words(properties[MECHANISMS_KEY]),
+            plain_users={
+                key.removeprefix(USER_OPTION): password
+                for key, password in options.items()
+                if key.startswith(USER_OPTION)
+            },
+            find_credential=find_credential,
+        )
+    if tls is None and sasl is None:
+        return None
+    lifetime_ms = int(properties.get(LIFETIME, 0))
+    return ListenerSecurity(tls=tls, sasl=sasl, session_lifetime_ms=lifetime_ms)
+
+
+def node_outgoing_security(settings: NodeSettings) -> OutgoingSecurity | None:
+    """Return the security of a node's connections to controllers, or None for PLAINTEXT.
+
+    Raises:  ConfigError for a file that cannot be used, or if the node has no user of its own.
+    """
+    listener = settings.addresses.controller_name
+    protocol = protocol_of(settings.values, listener)
+    properties = properties_of(settings.given, listener)
+    tls, sasl = None, None
+    if protocol in (SSL, SASL_SSL):
+        tls = _contexts(properties, listener, server=False)
+    if protocol in (SASL_PLAINTEXT, SASL_SSL):
+        key = f"{PREFIX}{listener.lower()}.{JAAS}"
+        options = parse_jaas(properties[JAAS]) if JAAS in properties else {}
+        if "username" not in options or "password" not in options:
+            raise ConfigError(key, "has no username and password, as whom this node connects")
+        mechanism = settings.values["sasl.mechanism.controller.protocol"]
+        sasl = Credentials(mechanism, options["username"], options["password"])
+    return None if tls is None and sasl is None else OutgoingSecurity(tls=tls, sasl=sasl)
+
+
+def _contexts(properties: dict[str, str], listener: str, *, server: bool) -> TlsContexts:
+    try:
+        return TlsContexts(TlsSettings.of(properties), server=server)
+    except TlsSettingError as error:
+        raise ConfigError(f"{PREFIX}{listener.lower()}.{error.key}", str(error)) from None

@@ -1,0 +1,230 @@
+"""Settings of TLS and SASL: for all listeners, and for one by `listener.name.NAME.` before the key.
+
+    listener.name.clients.ssl.keystore.location=/etc/esker/clients.p12
+
+As in Kafka, NAME is the listener's in lower case, and a listener's own value goes before the value
+for all. The settings of the listener that `controller.listener.names` begins with are also those of
+the connections that this node opens to controllers.
+
+Source: KIP-103 (listener prefixes), KIP-85 (JAAS lines), KIP-368; docs/design/security.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from esker.settings.base import Setting
+from esker.settings.values import integer, words
+from raft.net import Limits
+from raft.net.certificates import TlsSettingError, TlsSettings
+from raft.net.sasl import MECHANISMS, PLAIN
+from raft.net.security import PROTOCOLS, SASL_PLAINTEXT, SASL_SSL, SSL
+
+PREFIX: Final = "listener.name."
+JAAS: Final = "plain.sasl.jaas.config"
+"""The one setting that only single listeners have: users of PLAIN, and the node's own."""
+
+_TLS_HELP: Final = {
+    "ssl.keystore.location": "File with the private key and certificate chain: PEM or PKCS12.",
+    "ssl.keystore.type": "`PEM` or `PKCS12`; default: found out from the file.",
+    "ssl.keystore.password": "Password of the PKCS12 file in `ssl.keystore.location`.",
+    "ssl.keystore.key": "Private key as PEM text, instead of a file.",
+    "ssl.keystore.certificate.chain": "Certificate chain as PEM text, with `ssl.keystore.key`.",
+    "ssl.key.password": "Password of an encrypted private key.",
+    "ssl.truststore.location": "File with the certificates that are trusted: PEM or PKCS12.",
+    "ssl.truststore.type": "`PEM` or `PKCS12`; default: found out from the file.",
+    "ssl.truststore.password": "Password of the PKCS12 file in `ssl.truststore.location`.",
+    "ssl.truststore.certificates": "Trusted certificates as PEM text, instead of a file.",
+    "ssl.enabled.protocols": "TLS versions: `TLSv1.2`, `TLSv1.3`; default: both.",
+    "ssl.client.auth": "Client certificates: `none`, `requested` or `required`; default: none.",
+    "ssl.principal.mapping.rules": "Rules `RULE:PATTERN/REPLACEMENT/[LU]`, comma separated, that "
+    "make a name of a certificate's subject; default: `DEFAULT`, the subject itself.",
+    "ssl.endpoint.identification.algorithm": "`https`: servers that this node connects to must "
+    "have its host name in their certificate; empty: any name; default: https.",
+}
+
+RECEIVE: Final = "sasl.server.max.receive.size"
+MECHANISMS_KEY: Final = "sasl.enabled.mechanisms"
+CONTROLLER_MECHANISM: Final = "sasl.mechanism.controller.protocol"
+LIFETIME: Final = "connections.max.reauth.ms"
+RATE: Final = "esker.listener.max.handshakes.per.second"
+
+
+def _mechanisms(text: str) -> tuple[str, ...]:
+    found = words(text)
+    for mechanism in found:
+        if mechanism not in MECHANISMS:
+            raise ValueError(f"{mechanism[:40]!r} is none of {', '.join(MECHANISMS)}")
+    return found
+
+
+def _controller_mechanism(text: str) -> str:
+    if text != PLAIN:
+        raise ValueError(
+            f"{text[:40]!r}: nodes authenticate to controllers by {PLAIN} or by certificates; "
+            "SCRAM's verifiers lie in the log that controllers serve"
+        )
+    return text
+
+
+SETTINGS: Final = (
+    *(Setting(key, str, "", text) for key, text in _TLS_HELP.items()),
+    Setting(
+        MECHANISMS_KEY,
+        _mechanisms,
+        (),
+        f"SASL mechanisms of listeners with SASL: {', '.join(MECHANISMS)}; default: none, and such "
+        "a listener must name one.",
+    ),
+    Setting(
+        CONTROLLER_MECHANISM,
+        _controller_mechanism,
+        PLAIN,
+        "SASL mechanism of this node's connections to controllers.",
+    ),
+    Setting(
+        LIFETIME,
+        integer(0, 2**31 - 1),
+        0,
+        "Milliseconds after which a client authenticates anew, or is disconnected; 0: never.",
+    ),
+    Setting(
+        RECEIVE,
+        integer(1_024, 2**20),
+        Limits().max_unauthenticated_frame_bytes,
+        "Maximum bytes of one request before SASL authentication.",
+    ),
+    Setting(
+        RATE,
+        integer(1, 100_000),
+        Limits().max_handshakes_per_second,
+        "TLS handshakes that a listener begins in a second; further ones wait.",
+    ),
+)
+
+OF_LISTENERS: Final = frozenset({*_TLS_HELP, MECHANISMS_KEY, LIFETIME})
+"""Settings that a single listener may have for itself."""
+
+SECRETS: Final = frozenset(
+    {
+        "ssl.keystore.password",
+        "ssl.keystore.key",
+        "ssl.key.password",
+        "ssl.truststore.password",
+        JAAS,
+    }
+)
+
+_PARSERS: Final = {setting.key: setting.parse for setting in SETTINGS}
+
+
+def is_secret(key: str) -> bool:
+    """Return whether the value of a setting, or of one listener's setting, is a secret."""
+    return key in SECRETS or (key.startswith(PREFIX) and _of_listener(key)[1] in SECRETS)
+
+
+def _of_listener(key: str) -> tuple[str, str]:
+    """Split `listener.name.NAME.KEY` into NAME and KEY."""
+    name, _, rest = key[len(PREFIX) :].partition(".")
+    return name, rest
+
+
+def check_of_listener(key: str, text: str) -> None:
+    """Check one listener's setting. Raises ValueError."""
+    _, rest = _of_listener(key)
+    if rest == JAAS:
+        parse_jaas(text)
+    elif rest in OF_LISTENERS:
+        _PARSERS[rest](text)
+    elif rest.endswith("sasl.jaas.config"):
+        raise ValueError(f"only {JAAS} is supported: users of SCRAM are kept in the cluster")
+    else:
+        raise ValueError(f"{rest[:80]!r} cannot be set for one listener: remove the line")
+
+
+def properties_of(given: Mapping[str, str], listener: str) -> dict[str, str]:
+    """Return the security settings of one listener as text: its own, before those of all."""
+    properties = {key: given[key] for key in OF_LISTENERS if key in given}
+    for key, text in given.items():
+        if key.startswith(PREFIX):
+            name, rest = _of_listener(key)
+            if name == listener.lower():
+                properties[rest] = text
+    return properties
+
+
+def protocol_of(values: Mapping[str, Any], listener: str) -> str:
+    """Return the security protocol of a listener.
+
+    The map says it; else a listener that is named like a protocol has that, and any other one
+    PLAINTEXT.
+    """
+    protocols: Mapping[str, str] = values["listener.security.protocol.map"] or {}
+    if listener in protocols:
+        return protocols[listener]
+    return listener if listener in PROTOCOLS else PROTOCOLS[0]
+
+
+def check_listener(
+    given: Mapping[str, str], listener: str, protocol: str, *, of_controller: bool
+) -> None:
+    """Check the security settings of one listener together. Raises ValueError naming the setting.
+
+    Files are read when the node starts, not here.
+    """
+    properties = properties_of(given, listener)
+    where = f"{PREFIX}{listener.lower()}."
+    if protocol in (SSL, SASL_SSL):
+        try:
+            tls = TlsSettings.of(properties)
+        except TlsSettingError as error:
+            raise TlsSettingError(where + error.key, str(error)) from None
+        if tls.keystore is None:
+            raise TlsSettingError(
+                f"{where}ssl.keystore.location", f"must be set: {listener} has protocol {protocol}"
+            )
+    if protocol in (SASL_PLAINTEXT, SASL_SSL):
+        mechanisms = _mechanisms(properties.get(MECHANISMS_KEY, ""))
+        if not mechanisms:
+            raise TlsSettingError(
+                where + MECHANISMS_KEY, f"must be set: {listener} has protocol {protocol}"
+            )
+        if PLAIN in mechanisms and JAAS not in properties:
+            raise TlsSettingError(
+                where + JAAS, 'must be set, as `... required user_alice="PASSWORD";`'
+            )
+        if of_controller and mechanisms != (PLAIN,):
+            raise TlsSettingError(where + MECHANISMS_KEY, f"controllers' listeners take {PLAIN}")
+
+
+_JAAS: Final = re.compile(
+    r"\s*(\S+)\s+required((?:\s+[^\s=;]+=(?:\"(?:\\.|[^\"\\])*\"|[^\s;]*))*)\s*;?\s*"
+)
+_OPTION: Final = re.compile(r"([^\s=]+)=(?:\"((?:\\.|[^\"\\])*)\"|([^\s;]*))")
+_MODULES: Final = {
+    "org.apache.kafka.common.security.plain.PlainLoginModule": PLAIN,
+    "org.apache.kafka.common.security.scram.ScramLoginModule": "SCRAM",
+}
+
+
+def parse_jaas(text: str, *, modules: tuple[str, ...] = (PLAIN,)) -> dict[str, str]:
+    """Return the options of a JAAS line. Raises ValueError, which shows no value.
+
+    >>> parse_jaas('org.apache.kafka.common.security.plain.PlainLoginModule required a="b c";')
+    {'a': 'b c'}
+    """
+    found = _JAAS.fullmatch(text)
+    if found is None:
+        raise ValueError('is not `LOGIN_MODULE required NAME="VALUE" ...;`')
+    if _MODULES.get(found[1]) not in modules:
+        known = ", ".join(name for name, kind in _MODULES.items() if kind in modules)
+        raise ValueError(f"{found[1][:80]!r} is not supported; there is {known}")
+    options: dict[str, str] = {}
+    for option in _OPTION.finditer(found[2]):
+        value = option[3] if option[2] is None else re.sub(r"\\(.)", r"\1", option[2])
+        if option[1] in options:
+            raise ValueError(f"{option[1][:80]} is given twice")
+        options[option[1]] = value
+    return options

@@ -1,0 +1,193 @@
+"""Settings of TLS and SASL: which are accepted, for which listener, and how refusals read."""
+
+from __future__ import annotations
+
+import pytest
+
+from esker.client.security import CommandConfigError, read_command_config, security_of
+from esker.settings.config import ConfigError, load_config, parse_config
+from esker.settings.security import parse_jaas, properties_of, protocol_of
+from raft.net.certificates import TlsSettingError
+from tests.esker.test_config import BROKER, GOOD, INSECURE
+from tests.pki import Authority
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required "
+SASL = {
+    "listeners": "SASL_SSL://127.0.0.1:9092",
+    "ssl.keystore.location": "/etc/server.pem",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.sasl_ssl.plain.sasl.jaas.config": PLAIN + 'user_alice="a b;=,";',
+}
+
+
+def test_a_listeners_own_setting_goes_before_the_setting_for_all():
+    given = {
+        **BROKER,
+        **SASL,
+        "listener.name.sasl_ssl.ssl.client.auth": "required",
+        "ssl.client.auth": "none",
+        "connections.max.reauth.ms": "60000",
+    }
+    config = parse_config(given)
+    properties = properties_of(config.given, "SASL_SSL")
+    assert properties["ssl.client.auth"] == "required"
+    assert properties["connections.max.reauth.ms"] == "60000"
+    assert parse_jaas(properties["plain.sasl.jaas.config"]) == {"user_alice": "a b;=,"}
+    assert config.addresses.clients[0].protocol == "SASL_SSL"
+
+
+@pytest.mark.parametrize(
+    ("listener", "protocols", "protocol"),
+    [
+        ("SSL", "", "SSL"),
+        ("SSL", "SSL:PLAINTEXT", "PLAINTEXT"),
+        ("CLIENTS", "CLIENTS:SASL_SSL", "SASL_SSL"),
+        ("CLIENTS", "", "PLAINTEXT"),
+    ],
+)
+def test_the_protocol_map_or_the_name_of_a_listener_says_its_protocol(
+    listener, protocols, protocol
+):
+    pairs = dict(part.split(":") for part in protocols.split(",") if part)
+    assert protocol_of({"listener.security.protocol.map": pairs}, listener) == protocol
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"ssl.keystore.location": ""}, "listener.name.sasl_ssl.ssl.keystore.location"),
+        ({"sasl.enabled.mechanisms": ""}, "listener.name.sasl_ssl.sasl.enabled.mechanisms"),
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, "sasl.enabled.mechanisms"),
+        (
+            {"listener.name.sasl_ssl.plain.sasl.jaas.config": "nonsense"},
+            "listener.name.sasl_ssl.plain.sasl.jaas.config",
+        ),
+        ({"listener.name.sasl_ssl.num.threads": "1"}, "listener.name.sasl_ssl.num.threads"),
+        ({"ssl.client.auth": "maybe"}, "listener.name.sasl_ssl.ssl.client.auth"),
+        ({"sasl.mechanism.controller.protocol": "SCRAM-SHA-256"}, None),
+        (
+            {"listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": "x"},
+            "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config",
+        ),
+    ],
+)
+def test_the_error_for_a_security_setting_names_the_setting(changes, key):
+    with pytest.raises(ConfigError) as refused:
+        parse_config({**BROKER, **SASL, **changes})
+    assert refused.value.key == (key or next(iter(changes)))
+
+
+def test_an_error_for_a_jaas_line_shows_no_password():
+    line = PLAIN + 'user_alice="hidden" user_alice="hidden";'
+    with pytest.raises(ConfigError) as refused:
+        parse_config({**BROKER, **SASL, "listener.name.sasl_ssl.plain.sasl.jaas.config": line})
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "starts"),
+    [
+        ({}, False),
+        ({"listener.security.protocol.map": "CONTROLLER:SSL"}, False),
+        (
+            {
+                "listener.security.protocol.map": "CONTROLLER:SSL",
+                "ssl.client.auth": "required",
+            },
+            True,
+        ),
+        (
+            {
+                "listener.security.protocol.map": "CONTROLLER:SASL_SSL",
+                "sasl.enabled.mechanisms": "PLAIN",
+                "listener.name.controller.plain.sasl.jaas.config": PLAIN + 'user_n="x";',
+            },
+            True,
+        ),
+    ],
+)
+def test_a_controller_listens_beyond_loopback_only_with_authentication(more, starts):
+    settings = {
+        **GOOD,
+        "listeners": "CONTROLLER://10.0.0.1:9094",
+        "advertised.listeners": "CONTROLLER://127.0.0.1:9094",
+        "ssl.keystore.location": "/etc/server.pem",
+        "ssl.truststore.location": "/etc/ca.pem",
+        **more,
+    }
+    if starts:
+        assert parse_config(settings).addresses.is_secured
+        return
+    with pytest.raises(ConfigError, match=INSECURE):
+        parse_config(settings)
+
+
+def test_a_controllers_listener_takes_no_scram_because_it_serves_the_verifiers():
+    settings = {
+        **GOOD,
+        "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    }
+    with pytest.raises(ConfigError, match="take PLAIN"):
+        parse_config(settings)
+
+
+def test_a_node_warns_of_tls_settings_that_no_listener_uses():
+    config = parse_config({**BROKER, "ssl.keystore.location": "/etc/server.pem"})
+    assert any("ssl.keystore.location" in warning for warning in config.warnings)
+
+
+def test_a_settings_file_with_secrets_that_every_user_can_read_is_refused(tmp_path):
+    path = tmp_path / "broker.properties"
+    given = {**BROKER, **SASL}
+    path.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod o-r"):
+        load_config(path)
+    path.chmod(0o640)
+    assert load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("properties", "key"),
+    [
+        ({"security.protocol": "TLS"}, "security.protocol"),
+        ({"acks": "all"}, "acks"),
+        ({"sasl.mechanism": "PLAIN"}, "sasl.mechanism"),
+        ({"security.protocol": "SASL_PLAINTEXT"}, "sasl.mechanism"),
+        (
+            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"},
+            "sasl.jaas.config",
+        ),
+        (
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": PLAIN + "username=a;",
+            },
+            "sasl.jaas.config",
+        ),
+        ({"security.protocol": "SSL", "ssl.truststore.location": "/none"}, "ssl.truststore"),
+    ],
+)
+def test_the_error_for_a_client_property_of_a_command_names_the_property(properties, key):
+    with pytest.raises(TlsSettingError) as refused:
+        security_of(properties)
+    assert refused.value.key.startswith(key)
+
+
+def test_a_command_reads_its_user_and_trust_from_a_file_of_client_properties(tmp_path):
+    Authority().write(tmp_path / "ca.pem")
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "security.protocol=SASL_SSL\n"
+        f"ssl.truststore.location={tmp_path / 'ca.pem'}\n"
+        "sasl.mechanism=SCRAM-SHA-512\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
+        '    username="alice" password="x y";\n'
+    )
+    security = read_command_config(file)
+    assert security.sasl.user == "alice"
+    assert "x y" not in repr(security)
+    with pytest.raises(CommandConfigError, match="nowhere"):
+        read_command_config(tmp_path / "nowhere")

@@ -101,11 +101,11 @@ def _java(environment: Mapping[str, str]) -> Check:
     passed_over = [str(found) for found in find_javas(environment) if not found.suffices]
     if passed_over:
         return Check("Java", State.NOTE, str(java), f"too old, not used: {', '.join(passed_over)}")
-    wrapped = _wrapped(home_for_spark, java)
+    wrapped = _wrapper_note(home_for_spark, java)
     return Check("Java", State.OK, f"{java}{wrapped}")
 
 
-def _wrapped(home: Callable[..., Path], java: object) -> str:
+def _wrapper_note(home: Callable[..., Path], java: object) -> str:
     """Return a note if Spark's JAVA_HOME is not the home of `java`, else empty text."""
     try:
         given = home(java)
@@ -115,7 +115,7 @@ def _wrapped(home: Callable[..., Path], java: object) -> str:
 
 
 def _package(name: str) -> Check:
-    wanted = _wanted().get(name, "")
+    wanted = _wanted_versions().get(name, "")
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -125,7 +125,7 @@ def _package(name: str) -> Check:
     return Check(name, State.OK, version)
 
 
-def _wanted() -> dict[str, str]:
+def _wanted_versions() -> dict[str, str]:
     """Return the version range that Esker requires of each package, optional packages included."""
     ranges: dict[str, str] = {}
     for line in metadata.requires("esker") or ():

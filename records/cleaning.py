@@ -166,7 +166,7 @@ def _without_others(
         body = _join(block, kept)
     else:
         attributes, base_timestamp = attributes | DELETE_HORIZON, horizon
-        body = _rebased(block, kept, horizon)
+        body = _rebase_records(block, kept, horizon)
     max_timestamp = header.max_timestamp
     if not header.is_log_append_time:
         max_timestamp = int(block.timestamps[kept].max())
@@ -194,7 +194,7 @@ def _join(block: RecordBlock, kept: Numbers) -> bytes:
 _NO_ATTRIBUTES: Final = b"\0"
 
 
-def _rebased(block: RecordBlock, kept: Numbers, base_timestamp: int) -> bytes:
+def _rebase_records(block: RecordBlock, kept: Numbers, base_timestamp: int) -> bytes:
     """Encode the records `kept` with timestamps relative to `base_timestamp`."""
     data = block.data
     parts: list[bytes] = []

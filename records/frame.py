@@ -80,7 +80,7 @@ def read_frame(value: Buffer | None) -> tuple[int, int, int]:
     Raises:  MalformedMessageError if the frame is not one that upstream writes.
     """
     if value is None:
-        raise _malformed("frame version", 0, "the record's value is null")
+        raise _malformed_error("frame version", 0, "the record's value is null")
     if len(value) > 2 and value[0] == FRAME_VERSION and value[1] < 0x80 and value[2] < 0x80:
         return value[1], value[2], 3
     position = 0
@@ -90,16 +90,16 @@ def read_frame(value: Buffer | None) -> tuple[int, int, int]:
         try:
             number, position = read_uvarint(memoryview(value), position)
         except (IndexError, ValueError):
-            raise _malformed(what, start, "not an unsigned varint") from None
+            raise _malformed_error(what, start, "not an unsigned varint") from None
         numbers.append(number)
         if what == "frame version" and number != FRAME_VERSION:
-            raise _malformed(what, start, f"{number}, expected {FRAME_VERSION}")
+            raise _malformed_error(what, start, f"{number}, expected {FRAME_VERSION}")
         if number > _LARGEST_NUMBER:
-            raise _malformed(what, start, f"{number} is out of range")
+            raise _malformed_error(what, start, f"{number} is out of range")
     return numbers[1], numbers[2], position
 
 
-def _malformed(path: str, position: int, reason: str) -> MalformedMessageError:
+def _malformed_error(path: str, position: int, reason: str) -> MalformedMessageError:
     return MalformedMessageError(
         message="record frame", version=FRAME_VERSION, path=path, position=position, reason=reason
     )

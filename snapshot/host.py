@@ -260,7 +260,7 @@ class MachineHost(SnapshotScheduler):
             if not len(data):  # a checkpoint is being installed: `snapshot` will be called
                 return False
             if self._agreed:
-                self.machine.apply(self._counted(data, until_ms))
+                self.machine.apply(self._count_batches(data, until_ms))
                 applied = self.machine.applied.offset
                 assert self._cursor == applied, f"given up to {self._cursor}, applied {applied}"
             else:
@@ -269,7 +269,7 @@ class MachineHost(SnapshotScheduler):
                 return self._cursor < self._target
         return False
 
-    def _counted(self, data: Buffer, until_ms: float) -> Iterator[Batch]:
+    def _count_batches(self, data: Buffer, until_ms: float) -> Iterator[Batch]:
         """Yield the batches from the apply position on, moving the position past each batch.
 
         When the time is over, the bytes that are left are kept for the next slice.
@@ -293,7 +293,7 @@ class MachineHost(SnapshotScheduler):
     def _compare(self, data: Buffer) -> None:
         """Check that the state and the log agree on the records that both include."""
         applied = self.machine.applied.offset
-        for batch in self._counted(data, float("inf")):
+        for batch in self._count_batches(data, float("inf")):
             end_offset = batch.header.end_offset
             if end_offset < applied:
                 continue

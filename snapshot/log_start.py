@@ -108,7 +108,7 @@ def leader_log_start(
     for candidate in free:
         if candidate.age_ms >= settings.max_lag_ms:
             chosen = candidate
-    replicated = _replicated(holders, now_ms, leading_since_ms, settings)
+    replicated = _replicated_end(holders, now_ms, leading_since_ms, settings)
     for candidate in free:
         if replicated is not None and candidate.snapshot_id.offset <= replicated:
             chosen = _later(chosen, candidate)
@@ -159,7 +159,7 @@ def _read_on(candidate: Candidate, readers: Sequence[Holder]) -> bool:
     return False
 
 
-def _replicated(
+def _replicated_end(
     holders: Sequence[Holder], now_ms: int, leading_since_ms: int, settings: LogStartSettings
 ) -> int | None:
     """Return the end offset that all live replicas have reached, or None if it is unknown."""

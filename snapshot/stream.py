@@ -47,7 +47,9 @@ def iter_file_batches(
         except IncompleteBatchError as error:
             wanted = min(end - position, max(window_bytes, error.needed_bytes))
             if wanted <= error.available_bytes:  # all there is, and still not enough
-                raise _truncated(path, position, error, window[position - window_start :]) from None
+                raise _truncated_error(
+                    path, position, error, window[position - window_start :]
+                ) from None
             window = memoryview(file.read(position, wanted))
             window_start = position
             if len(window) <= error.available_bytes:  # the file has shrunk meanwhile
@@ -61,7 +63,7 @@ def iter_file_batches(
         position += batch.header.size_bytes
 
 
-def _truncated(
+def _truncated_error(
     path: Path, position: int, error: IncompleteBatchError, rest: memoryview
 ) -> TruncatedFileError:
     """Return the error for a truncated file, with the last batch's offset if readable."""

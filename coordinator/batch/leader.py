@@ -283,7 +283,7 @@ class QuorumCoordinator(ReadOnlyCoordinator):
                 answer = await self._write(request)
             case LeaderLookup() as lookup:
                 await self._until_applied(self._high_watermark)
-                with self._reading():
+                with self._pass_errors():
                     answer = self.leader.look_up(lookup, request)
             case Lookup(_, denies) if denies is not None:
                 await self._until_known()

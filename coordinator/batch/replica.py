@@ -133,13 +133,13 @@ class ReadOnlyCoordinator:
         """
         turns = lookup.turns(request, self._state, self._settings)
         try:
-            with self._reading():
+            with self._pass_errors():
                 next(turns)
             async with self._large_reads:
                 while True:
                     await asyncio.sleep(0)
                     await self._until_applied(offset)  # a loaded checkpoint may have less
-                    with self._reading():
+                    with self._pass_errors():
                         next(turns)
         except StopIteration as end:
             answer: A = end.value
@@ -152,7 +152,7 @@ class ReadOnlyCoordinator:
         else:
             await self._until_known()
         self._machine.flush()
-        with self._reading():
+        with self._pass_errors():
             return await asyncio.to_thread(
                 described,
                 self._machine.path,
@@ -165,11 +165,11 @@ class ReadOnlyCoordinator:
         waiters, self._waiters = self._waiters, {}
         for future in waiters:
             if not future.done():
-                future.set_exception(_closed())
+                future.set_exception(_closed_error())
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise _closed()
+            raise _closed_error()
         if self._log.in_doubt:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise CoordinatorError(code, f"{self._log.name} is in doubt on this node: a fork")
@@ -179,7 +179,7 @@ class ReadOnlyCoordinator:
         return store, store
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _pass_errors(self) -> Iterator[None]:
         """Pass SQLite errors of the `with` block to the state machine and raise them again."""
         try:
             yield
@@ -225,5 +225,5 @@ class ReadOnlyCoordinator:
             self._waiters.pop(future, None)
 
 
-def _closed() -> CoordinatorError:
+def _closed_error() -> CoordinatorError:
     return CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this coordinator is closed")

@@ -79,13 +79,13 @@ def retention_pass(
     looked_at = _partitions_after(kept, after, max_partitions + 1)
     for visited, (topic_id, topic, partition) in enumerate(looked_at):
         if visited == max_partitions or max_runs <= 0:
-            return Pass(tuple(_planned(partitions, now_ms)), place)
+            return Pass(tuple(_plan_log_starts(partitions, now_ms)), place)
         place = (topic_id, partition)
         found = _look(kept, view, topic_id, topic, partition, now_ms, max_runs)
         if found is not None:
             partitions.append(found)
             max_runs -= len(found.runs)
-    return Pass(tuple(_planned(partitions, now_ms)), None)
+    return Pass(tuple(_plan_log_starts(partitions, now_ms)), None)
 
 
 def _partitions_after(
@@ -157,7 +157,7 @@ def _time_of(run: Run) -> int:
     return run.appended_at_ms if run.max_timestamp < 0 else run.max_timestamp
 
 
-def _planned(partitions: list[_Partition], now_ms: int) -> Iterator[NewLogStart]:
+def _plan_log_starts(partitions: list[_Partition], now_ms: int) -> Iterator[NewLogStart]:
     """Yield the new log start offsets that retention requires for these partitions.
 
     Imports numpy here, so that no node waits for it at its start.

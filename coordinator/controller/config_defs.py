@@ -111,7 +111,7 @@ def _gzip_level(value: str) -> str | None:
 _THROTTLED: Final = re.compile(r"(\*|( *[0-9]+:[0-9]+ *(,|$))*)")
 
 
-def _throttled(value: str) -> str | None:
+def _check_throttled(value: str) -> str | None:
     if _THROTTLED.fullmatch(value):
         return None
     return "Must be * or a list of PARTITION:BROKER,PARTITION:BROKER,..."
@@ -239,11 +239,11 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDef]] = {
     "flush.messages": _long(_LONG_MAX, 1, _NO_FILES, "log.flush.interval.messages"),
     "flush.ms": _long(_LONG_MAX, 0, _NO_FILES),
     "follower.replication.throttled.replicas": ConfigDef(
-        ConfigType.LIST, "", _throttled, _NO_REPLICAS
+        ConfigType.LIST, "", _check_throttled, _NO_REPLICAS
     ),
     "index.interval.bytes": _int(4096, 0, _NO_FILES, "log.index.interval.bytes"),
     "leader.replication.throttled.replicas": ConfigDef(
-        ConfigType.LIST, "", _throttled, _NO_REPLICAS
+        ConfigType.LIST, "", _check_throttled, _NO_REPLICAS
     ),
     "local.retention.bytes": _long(-2, -2, _NO_TIERS, "log.local.retention.bytes"),
     "local.retention.ms": _long(-2, -2, _NO_TIERS, "log.local.retention.ms"),

@@ -182,7 +182,7 @@ class Rewriter:
                 report.damages.append(_damage(task.source, run, error))
                 break
             report.read_records += sum(batch.header.record_count for batch in batches)
-            for batch in _kept(cleaned, run):
+            for batch in _kept_batches(cleaned, run):
                 report.kept_records += batch.header.record_count
                 content.runs += builder.add(batch, run.append_time)
             content.flags |= HORIZONS_SET * any(part.sets_horizons for part in cleaned)
@@ -378,7 +378,7 @@ def _read_blocks(batches: Sequence[Batch]) -> Iterator[RecordBlock]:
         yield read_block([batch])
 
 
-def _kept(cleaned: Sequence[Cleaned], run: Run) -> Iterator[Batch]:
+def _kept_batches(cleaned: Sequence[Cleaned], run: Run) -> Iterator[Batch]:
     """Yield the batches that compaction leaves of a run.
 
     Copies batches that are less than half of the run's bytes, to free the run's memory.

@@ -118,7 +118,7 @@ class ObjectDirectory:
             status = self.path(key).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return _stored(key, status)
+        return _describe_file(key, status)
 
     def get(self, key: str, byte_range: ByteRange) -> bytes:
         """Return exactly the bytes in this range of the object.
@@ -168,12 +168,12 @@ class ObjectDirectory:
                 on_temporary(directory / name)
             elif child.startswith(prefix) and not name.startswith(HIDDEN):
                 with contextlib.suppress(FileNotFoundError):  # deleted since the scan
-                    stored = _stored(child, (directory / name).stat())
+                    stored = _describe_file(child, (directory / name).stat())
                     if stored is not None:
                         yield stored
 
 
-def _stored(key: str, status: os.stat_result) -> StoredObject | None:
+def _describe_file(key: str, status: os.stat_result) -> StoredObject | None:
     """Describe a regular file as an object; return None for any other file."""
     if not stat.S_ISREG(status.st_mode):
         return None

@@ -69,15 +69,17 @@ class StoreRoot:
                 return False
             found = self._read()
         except OSError as error:
-            raise self._gone(error.errno or errno.EIO, error.strerror or str(error)) from error
+            raise self._gone_error(
+                error.errno or errno.EIO, error.strerror or str(error)
+            ) from error
         with self._lock:
             if found is None or self._id not in (None, found):
                 was = f"this is another directory, with no {MARK} of this store"
-                raise self._gone(errno.ENODEV, was)
+                raise self._gone_error(errno.ENODEV, was)
             self._place, self._id = place, found
         return True
 
-    def _gone(self, code: int, reason: str) -> OSError:
+    def _gone_error(self, code: int, reason: str) -> OSError:
         text = (
             f"the object store {self.path} is away ({reason}): is its file system mounted? "
             "Nothing is stored there until it is back"

@@ -75,7 +75,9 @@ async def delete_records(
             request = _request(topics, client.timeout_ms)
             answer = await client.ask(node, request, DeleteRecordsResponse)
             found += [
-                _deleted(topic.name, one) for topic in answer.topics for one in topic.partitions
+                _deletion_result(topic.name, one)
+                for topic in answer.topics
+                for one in topic.partitions
             ]
         return sorted(found)
 
@@ -99,7 +101,7 @@ def _request(topics: Mapping[str, Mapping[int, int]], timeout_ms: int) -> Delete
     )
 
 
-def _deleted(topic: str, result: Any) -> Deleted:
+def _deletion_result(topic: str, result: Any) -> Deleted:
     code = result.error_code
     if code in PASSING:
         raise ClientError(f"{topic}-{result.partition_index}: {error_name(code)}", code)

@@ -233,7 +233,7 @@ def _run(plan: Plan, settings: Mapping[str, str]) -> None:
             sys.stdout.flush()
             processes.start()
             if _wait_until_ready(processes, signals):
-                typer.echo(_greeting(plan, time.monotonic() - started, settings))
+                typer.echo(_greeting_text(plan, time.monotonic() - started, settings))
                 sys.stdout.flush()
             while not signals.stop_requested:
                 processes.watch()
@@ -269,7 +269,7 @@ def _count(plan: Plan) -> str:
     return f"{len(plan.quorum)} quorum nodes and {brokers} broker{'s' if brokers > 1 else ''}"
 
 
-def _greeting(plan: Plan, seconds: float, settings: Mapping[str, str]) -> str:
+def _greeting_text(plan: Plan, seconds: float, settings: Mapping[str, str]) -> str:
     rows = {
         "bootstrap server": plan.bootstrap,
         "controllers": plan.controllers,

@@ -216,7 +216,7 @@ def _run(names: list[str], objects: Objects, options: _Options) -> int:
             _require_regular_file(path)
             kind = kind_of(path)
             if options.check:
-                _print(_verified(path, kind, options))
+                _print(_verify_line(path, kind, options))
             else:
                 _show(path, kind, printer)
         except RecordError as error:
@@ -245,7 +245,7 @@ def _require_regular_file(path: Path) -> None:
         raise UnknownKindError(f"{path}: not a regular file")
 
 
-def _verified(path: Path, kind: Kind, options: _Options) -> str:
+def _verify_line(path: Path, kind: Kind, options: _Options) -> str:
     """Check a file and return the line that reports its success. Raises the errors of `verify`."""
     with _progress(path, beside_output=True) as progress:
         tally = verify(

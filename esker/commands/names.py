@@ -36,7 +36,7 @@ def _groups(addresses: Mapping[str, str]) -> Iterable[str]:
     return list_groups(addresses.get("bootstrap_server"), COMPLETE_MS)
 
 
-def _completing(names: Callable[[dict[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
+def _completion_of(names: Callable[[dict[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
     """Return a shell completion of a cluster's names, without names if no node responds."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -69,12 +69,12 @@ def complete_from(*words: str) -> Callable[[str], list[str]]:
     return complete
 
 
-complete_topics = _completing(_topics)
-complete_groups = _completing(_groups)
+complete_topics = _completion_of(_topics)
+complete_groups = _completion_of(_groups)
 
 
 def _argument(metavar: str, help: str, names: Any = None) -> Any:  # noqa: A002 (Typer's name)
-    complete = None if names is None else _completing(names)
+    complete = None if names is None else _completion_of(names)
     return typer.Argument(metavar=metavar, help=help, autocompletion=complete, show_default=False)
 
 

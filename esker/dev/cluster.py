@@ -143,7 +143,7 @@ def owned(directory: Path) -> Iterator[None]:
         why = "is no directory" if directory.is_file() else f"{error.strerror}"
         raise DevError(f"{directory}: {why}: name another with --dir") from None
     with lock:
-        if not _locked(lock):
+        if not _is_locked(lock):
             raise DevError(
                 f"{directory} is in use by another `esker dev`: stop that one, or use another --dir"
             )
@@ -159,13 +159,13 @@ def wait_for_leftovers(directory: Path) -> None:
     deadline = time.monotonic() + LEFTOVERS_S
     for path in sorted(directory.glob(f"*-*/{LOCK_FILE}")):
         with path.open("r+") as lock:
-            while not _locked(lock):
+            while not _is_locked(lock):
                 if time.monotonic() > deadline:
                     raise DevError(f"{path.parent} is in use: end the process that has it")
                 time.sleep(0.05)
 
 
-def _locked(lock: IO[str]) -> bool:
+def _is_locked(lock: IO[str]) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -321,7 +321,7 @@ def _process(
     }
     config = parse_config(properties)
     path = directory / SETTINGS / f"{name}.properties"
-    _write(path, "".join(f"{key}={_escaped(value)}\n" for key, value in properties.items()))
+    _write(path, "".join(f"{key}={_escape(value)}\n" for key, value in properties.items()))
     if not (log_dir / META_PROPERTIES_FILE).exists():
         format_storage(config, identity.cluster_id)
     return Process(
@@ -333,7 +333,7 @@ def _process(
     )
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\")
 
 

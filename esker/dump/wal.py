@@ -96,7 +96,7 @@ def footer_of(source: ObjectBytes) -> Footer:
         assert footer_bytes <= MAX_FOOTER_BYTES, "footer_range checks that"
         footer = parse_footer(source.read(offset, footer_bytes), trailer, size)
     except RecordError as error:
-        raise _damaged(source, error) from error
+        raise _damaged_error(source, error) from error
     name = parse_name(source.name)
     if name is not None and (name.cluster_id, name.object_id) != (
         footer.cluster_id,
@@ -175,7 +175,7 @@ def verify_object(
         except DamagedWalError:
             raise
         except RecordError as error:
-            raise _damaged(source, error, row.byte_offset) from error
+            raise _damaged_error(source, error, row.byte_offset) from error
         _count(tally, row)
         if progress is not None:
             progress(row.byte_offset + row.size_bytes)
@@ -228,7 +228,7 @@ def _records(source: ObjectBytes, row: PartitionBytes) -> Iterator[Item]:
                 for record in iter_records(Batch(position, batch.header, batch.view))
             )
     except RecordError as error:
-        raise _damaged(source, error, row.byte_offset) from error
+        raise _damaged_error(source, error, row.byte_offset) from error
 
 
 def _bytes_of(source: ObjectBytes, row: PartitionBytes) -> Buffer:
@@ -238,7 +238,9 @@ def _bytes_of(source: ObjectBytes, row: PartitionBytes) -> Buffer:
     return source.read(row.byte_offset, row.size_bytes)
 
 
-def _damaged(source: ObjectBytes, error: RecordError, begin: int | None = None) -> DamagedWalError:
+def _damaged_error(
+    source: ObjectBytes, error: RecordError, begin: int | None = None
+) -> DamagedWalError:
     """Return the error for a damaged object, with the position of the damage in the object."""
     position = None if begin is None else begin + (getattr(error, "position", None) or 0)
     return DamagedWalError(source.name, str(getattr(error, "reason", error)), position)

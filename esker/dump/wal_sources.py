@@ -180,7 +180,7 @@ def find_object(
 
 def _search(place: Path | S3Place, end: str) -> str:
     if isinstance(place, S3Place):
-        found = asyncio.run(_searched(place, end))
+        found = asyncio.run(_search_places(place, end))
     else:
         found = [str(path.relative_to(place)) for path in place.glob(f"**/{end}")]
     if len(found) != 1:
@@ -189,7 +189,7 @@ def _search(place: Path | S3Place, end: str) -> str:
     return found[0]
 
 
-async def _searched(place: S3Place, end: str) -> list[str]:
+async def _search_places(place: S3Place, end: str) -> list[str]:
     store = place.open()
     found = []
     seen = 0

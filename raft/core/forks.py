@@ -43,7 +43,7 @@ class Forks:
         """Return the offset below which no record of this log may be removed."""
         return self._context.log.held_floor
 
-    def _committed(self) -> OffsetAndEpoch:
+    def _committed_end(self) -> OffsetAndEpoch:
         """Return the end offset and last epoch of this log's records known to be committed."""
         end = self._context.log.held_floor
         return OffsetAndEpoch(end, self._context.log.epoch_before(end))
@@ -52,7 +52,7 @@ class Forks:
         """Describe a fork from a leader whose log requires truncation below committed records."""
         other = OffsetAndEpoch(diverging.end_offset, diverging.epoch)
         epoch = self._context.epoch
-        return Fork(Witness.LEADER, self._committed(), other, point, peer, epoch)
+        return Fork(Witness.LEADER, self._committed_end(), other, point, peer, epoch)
 
     def of_snapshot(
         self, peer: NodeId | None, snapshot_id: OffsetAndEpoch, epochs: Sequence[EpochStart] = ()
@@ -65,7 +65,7 @@ class Forks:
 
         Args:  peer: the leader that offers it; None if it was found at start.
         """
-        log, committed = self._context.log, self._committed()
+        log, committed = self._context.log, self._committed_end()
         end = min(committed.offset, snapshot_id.offset)
         if end <= 0 or end < log.start_offset:
             return None
@@ -105,7 +105,7 @@ class Forks:
 
         What such a Fetch acknowledges is true: all below the floor is flushed here.
         """
-        context, committed = self._context, self._committed()
+        context, committed = self._context, self._committed_end()
         question = replace(
             self._discovery.fetch_request(max_wait_ms=0),
             fetch_offset=committed.offset,

@@ -309,12 +309,14 @@ class BenchLog:
                 await self._commit_or(min(request.max_wait_ms, MAX_WAIT_MS))
                 high_watermark = group.high_watermark or high_watermark
         except NotLeaderError as error:
-            return self._fetched(header, form, error.error, None, b"")
+            return self._fetch_payload(header, form, error.error, None, b"")
         log_start = group.storage.log.log_start_offset
         if not log_start <= offset <= high_watermark:
-            return self._fetched(header, form, ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark, b"")
+            return self._fetch_payload(
+                header, form, ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark, b""
+            )
         data = group.storage.read_bytes(Offset(offset), high_watermark, max_bytes)
-        return self._fetched(header, form, ErrorCode.NONE, high_watermark, data)
+        return self._fetch_payload(header, form, ErrorCode.NONE, high_watermark, data)
 
     async def _commit_or(self, wait_ms: int) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -324,7 +326,7 @@ class BenchLog:
         finally:
             self._commit_waiters.discard(future)
 
-    def _fetched(
+    def _fetch_payload(
         self,
         header: RequestHeader,
         form: FetchForm,

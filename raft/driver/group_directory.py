@@ -111,7 +111,7 @@ class Directory:
             header = batch.header
             if not header.is_control:
                 self.empty = False
-                for record in self._decoded(batch):
+                for record in self._decode_records(batch):
                     self._apply(record)
             self.last_timestamp = max(self.last_timestamp, header.max_timestamp)
             self.applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
@@ -127,7 +127,7 @@ class Directory:
         """Replace the state by a checkpoint's records, and start and stop groups accordingly."""
         loaded = ClusterRecords()
         for batch in batches:
-            for record in self._decoded(batch):
+            for record in self._decode_records(batch):
                 loaded.replay(record)
             self.last_timestamp = max(self.last_timestamp, batch.header.max_timestamp)
             yield
@@ -151,7 +151,7 @@ class Directory:
 
     # --- applying -----------------------------------------------------------------------------
 
-    def _decoded(self, batch: Batch) -> Iterator[MetadataRecord]:
+    def _decode_records(self, batch: Batch) -> Iterator[MetadataRecord]:
         """Yield a batch's decodable records; prevent checkpoints after an undecodable record."""
         for record in iter_records(batch):
             if record.value is None:

@@ -147,7 +147,7 @@ class Node:
             raise
         log.info(
             "node=%d listening=%s log_dir=%s groups=%d",
-            self.node_id, self._bound(), config.log_dir, len(self.groups),
+            self.node_id, self._bound_address(), config.log_dir, len(self.groups),
         )  # fmt: skip
         for driver in self.groups.values():
             driver.start()
@@ -157,7 +157,7 @@ class Node:
         self._directory_watch.start()
         self._high_watermarks.start(self.groups.values())
 
-    def _bound(self) -> str:
+    def _bound_address(self) -> str:
         host = self.config.bind_host
         return "no" if host is None else f"{host}:{self.listener.port}"
 

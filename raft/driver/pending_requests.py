@@ -99,7 +99,7 @@ class PendingRequests:
         by_correlation = self._pending.get(connection)
         return by_correlation.pop(correlation, None) if by_correlation is not None else None
 
-    def _answering(self, inbound: InboundRequest, leader_id: NodeId | None) -> Answering:
+    def _answer_fields(self, inbound: InboundRequest, leader_id: NodeId | None) -> Answering:
         endpoint = None
         if leader_id is not None and inbound.names_nodes:
             endpoint = self._endpoints(leader_id)
@@ -111,7 +111,7 @@ class PendingRequests:
         if inbound is None:
             return
         response = effect.response
-        to = self._answering(inbound, response.leader_id)
+        to = self._answer_fields(inbound, response.leader_id)
         if isinstance(response, FetchResponse):
             form = inbound.form or FetchForm(self._group.topic, self._group.topic_id)
             inbound.answer(write_fetch_response(response, to, form))
@@ -148,7 +148,7 @@ class PendingRequests:
         except OffsetOutOfRangeError:  # the log was cut meanwhile: the next Fetch finds out
             data = b""
         form = inbound.form or FetchForm(self._group.topic, self._group.topic_id)
-        to = self._answering(inbound, self._node_id)
+        to = self._answer_fields(inbound, self._node_id)
         inbound.answer(write_fetch_response(effect.response, to, form, memoryview(data)))
 
     def _hold(self, effect: RespondFetch, inbound: InboundRequest) -> None:

@@ -81,13 +81,13 @@ class SnapshotAdmin:
             if message.topics
             else [(GroupRef(g.topic, g.partition), one) for g, one in sorted(host.groups.items())]
         )
-        groups = [await self._described(ref, driver) for ref, driver in found]
+        groups = [await self._describe_group(ref, driver) for ref, driver in found]
         return payload(
             header,
             response(cluster_id=host.cluster_id, node_id=host.node_id, groups=tuple(groups)),
         )
 
-    async def _described(self, ref: GroupRef, driver: GroupDriver | None) -> _Described:
+    async def _describe_group(self, ref: GroupRef, driver: GroupDriver | None) -> _Described:
         if driver is None or driver.stopped:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return _Described(
@@ -126,9 +126,9 @@ class SnapshotAdmin:
     ) -> Payload:
         """Have a group take a checkpoint, and answer the request with the outcome."""
         message = decode_message(TakeSnapshotRequest, body, header.api_version)
-        return payload(header, await self._taken(message))
+        return payload(header, await self._take_response(message))
 
-    async def _taken(self, message: TakeSnapshotRequest) -> TakeSnapshotResponse:
+    async def _take_response(self, message: TakeSnapshotRequest) -> TakeSnapshotResponse:
         refused = TakeSnapshotResponse
         driver = self._host.find(GroupRef(message.topic_name, message.partition_index))
         if driver is None:

@@ -334,13 +334,13 @@ class Storage:
         size = 0
         for chunk in reversed(self._tail):
             if chunk.base_offset < from_offset:
-                return None if chunk.end_offset > from_offset else _joined(found, max_bytes)
+                return None if chunk.end_offset > from_offset else _join_chunks(found, max_bytes)
             if chunk.end_offset <= end_offset:
                 found.append(chunk.data)
                 size += len(chunk.data)
             if chunk.base_offset == from_offset:
                 break
-        return _joined(found, max_bytes)
+        return _join_chunks(found, max_bytes)
 
     def read(self, from_offset: Offset, end_offset: Offset, max_bytes: int) -> Records | None:
         """Return whole batches from the batch that contains `from_offset`; None at `end_offset`.
@@ -362,7 +362,7 @@ class Storage:
             self.snapshots.close()
 
 
-def _joined(
+def _join_chunks(
     newest_first: list[bytes | bytearray | memoryview], max_bytes: int
 ) -> bytes | bytearray | memoryview | None:
     """Join the oldest chunks of batches that fit into `max_bytes`; return None if none fits."""

@@ -135,7 +135,7 @@ def request_header(kind: RequestKind, correlation_id: int, client_id: str | None
 
 def header_tail(client_id: str | None, *, flexible: bool) -> bytes:
     """Encode the end of a request header, which is the same for all requests of a connection."""
-    name = b"\xff\xff" if client_id is None else _string(client_id)
+    name = b"\xff\xff" if client_id is None else _encode_string(client_id)
     return name + b"\x00" if flexible else name
 
 
@@ -144,7 +144,7 @@ def response_header(correlation_id: int, *, flexible: bool) -> bytes:
     return _CORRELATION.pack(correlation_id) + (b"\x00" if flexible else b"")
 
 
-def _string(text: str) -> bytes:
+def _encode_string(text: str) -> bytes:
     encoded = text.encode()
     if len(encoded) > 32_767:
         raise ValueError(f"client id of {len(encoded)} bytes, at most 32767")

@@ -90,12 +90,12 @@ class Routes:
                 return self._versions_unsupported(header)
             raise BadHeaderError(
                 f"api key {header.api_key} has no version {header.api_version} here; "
-                f"client id {_named(header)}"
+                f"client id {_name_of(header)}"
             )
         if len(frame) > MAX_QUESTION_BYTES and header.api_key not in self._large:
             raise BadHeaderError(
                 f"api key {header.api_key} of {len(frame)} bytes, the limit is "
-                f"{MAX_QUESTION_BYTES}; client id {_named(header)}"
+                f"{MAX_QUESTION_BYTES}; client id {_name_of(header)}"
             )
         self.requests[header.api_key] += 1
         return served.serve(connection, header, frame[header.body_at :])
@@ -121,5 +121,5 @@ class Routes:
         return payload(header._replace(api_version=0, flexible=False), message)
 
 
-def _named(header: RequestHeader) -> str:
+def _name_of(header: RequestHeader) -> str:
     return repr(header.client_id)[:MAX_CLIENT_ID]

@@ -122,7 +122,7 @@ def served_partition(asked: RequestedChunk, piece: SnapshotChunk, leader: Leader
     return Partition(
         index=asked.ref.partition,
         snapshot_id=_same_id(asked),
-        current_leader=_named(leader),
+        current_leader=_leader_field(leader),
         size=piece.size_bytes,
         position=asked.partition.position,
         unaligned_records=memoryview(piece.data),
@@ -135,7 +135,7 @@ def refused_partition(asked: RequestedChunk, error: int, leader: Leader | None =
         index=asked.ref.partition,
         error_code=error,
         snapshot_id=_same_id(asked),
-        current_leader=_named(leader or Leader(None, -1, None)),
+        current_leader=_leader_field(leader or Leader(None, -1, None)),
         size=0,
         position=0,
         unaligned_records=b"",
@@ -147,7 +147,7 @@ def _same_id(asked: RequestedChunk) -> Partition.SnapshotId:
     return Partition.SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch)
 
 
-def _named(leader: Leader) -> Partition.LeaderIdAndEpoch:
+def _leader_field(leader: Leader) -> Partition.LeaderIdAndEpoch:
     return Partition.LeaderIdAndEpoch(
         leader_id=wire_node(leader.node_id), leader_epoch=leader.epoch
     )

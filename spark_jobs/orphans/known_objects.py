@@ -131,7 +131,7 @@ def known_objects_of(
     for span in spans:
         fold(span.values(), handlers, commits.add, refuses_unknown=True)
         progress(1)
-    return _known(log, commits, coordinator, offset)
+    return _build_known(log, commits, coordinator, offset)
 
 
 class _Commits:
@@ -155,7 +155,9 @@ class _Commits:
         self.sizes.append(size_bytes)
 
 
-def _known(log: CoordinatorLog, commits: _Commits, coordinator: int, offset: int) -> KnownObjects:
+def _build_known(
+    log: CoordinatorLog, commits: _Commits, coordinator: int, offset: int
+) -> KnownObjects:
     """Build the sorted sets of object ids by state from the log and its commits."""
     stored_ids, stored_sizes, _, _, _, marked_at_ms = log.object_columns()
     removed = np.unique(np.array(log.removed, np.int64))

@@ -245,7 +245,7 @@ class Manifest:
                 last_timestamp_ms=int(found["last_timestamp_ms"]),
                 last_epoch=int(found["last_epoch"]),
                 counts=tuple(Counted(**entry) for entry in found["counts"]),
-                files=tuple(_written(entry) for entry in found["files"]),
+                files=tuple(_parse_written(entry) for entry in found["files"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedArchiveError(f"{key}: {error}") from None
@@ -281,7 +281,7 @@ def _range(found: Any) -> Range:
     return parsed
 
 
-def _written(found: Any) -> Written:
+def _parse_written(found: Any) -> Written:
     """Decode and validate the entry of a written file from a JSON object.
 
     Raises:  TypeError, ValueError.

@@ -147,10 +147,10 @@ def _row(value: Buffer | None) -> Row:
         except RecordError:
             position, frame = 0, b""
         body = bytes(value[position:])
-    return _filled(record_type, version, name, frame, body)
+    return _fill_row(record_type, version, name, frame, body)
 
 
-def _filled(
+def _fill_row(
     record_type: int, version: int, name: str | None, frame: bytes | None, body: bytes | None
 ) -> Row:
     return {
@@ -178,7 +178,7 @@ def _control_row(key: bytes | None, value: Buffer | None) -> Row:
         record_type = UNREADABLE
     known = CONTROL_RECORDS.get(record_type)
     name = None if known is None else known.schema().name
-    row = _filled(record_type, version, name, None, body)
+    row = _fill_row(record_type, version, name, None, body)
     row["control"] = True
     return row
 

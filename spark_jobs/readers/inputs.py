@@ -78,11 +78,13 @@ def open_logs(inputs: Inputs) -> Logs:
             "be left out; read the quorum alone"
         )
     names = quorum.names()
-    committed = {name: _committed(quorum.log(name), alone, inputs.log_dir / name) for name in names}
+    committed = {
+        name: _committed_end(quorum.log(name), alone, inputs.log_dir / name) for name in names
+    }
     return ReplicaLogs(inputs.log_dir, committed)
 
 
-def _committed(leader: QuorumLog, alone: ReplicaLogs, directory: Path) -> int:
+def _committed_end(leader: QuorumLog, alone: ReplicaLogs, directory: Path) -> int:
     """Return the end offset of the committed part of a log directory's log.
 
     Raises:  LogsError if no source knows it; DamagedFileError, CorruptFileError; OSError.

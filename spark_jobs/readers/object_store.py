@@ -161,7 +161,7 @@ class DirectoryStore:
 
     def head(self, key: str) -> StoredObject | None:
         """Return the key, size and time of one object, or None if the file does not exist."""
-        stored = self._guarded(key, lambda: self._objects.head(key))
+        stored = self._guard(key, lambda: self._objects.head(key))
         if stored is None and not self._root.is_dir():
             raise StorageError(self.uri, "no such directory")  # not mounted
         return stored
@@ -169,16 +169,16 @@ class DirectoryStore:
     def read(self, key: str, start: int, size: int) -> bytes:
         """Return `size` bytes of an object's file from byte `start` on."""
         _check_range(start, size)
-        return self._guarded(key, lambda: self._objects.get(key, ByteRange(start, size)))
+        return self._guard(key, lambda: self._objects.get(key, ByteRange(start, size)))
 
     def write(self, key: str, data: bytes) -> None:
         """Write an object as a file, replacing any object of the same key."""
-        self._guarded(key, lambda: self._objects.put(key, data))
+        self._guard(key, lambda: self._objects.put(key, data))
 
     def write_new(self, key: str, data: bytes) -> bool:
         """Write an object as a new file, or return False if its key is taken."""
         try:
-            self._guarded(key, lambda: self._objects.put_new(key, data))
+            self._guard(key, lambda: self._objects.put_new(key, data))
         except ObjectExistsError:
             return False
         return True
@@ -186,7 +186,7 @@ class DirectoryStore:
     def close(self) -> None:
         """Do nothing, because a directory store keeps no file open."""
 
-    def _guarded(self, key: str, work: Callable[[], T]) -> T:
+    def _guard(self, key: str, work: Callable[[], T]) -> T:
         """Run a file operation on a key, and turn an OSError into a StorageError."""
         try:
             return work()

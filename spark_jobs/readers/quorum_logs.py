@@ -90,7 +90,7 @@ class QuorumSpan:
             yield from self._copy().batches()
             return
         with QuorumLink(self.quorum, self.log) as link:
-            yield from _committed(link, self)
+            yield from _committed_batches(link, self)
 
     def _copy(self) -> FileSpan:
         """Download the checkpoint if this machine has no copy, and return the copy as a span."""
@@ -276,7 +276,7 @@ def _epoch_before(found: Described, offset: int) -> int | None:
     return None
 
 
-def _committed(link: QuorumLink, span: QuorumSpan) -> Iterator[Batch]:
+def _committed_batches(link: QuorumLink, span: QuorumSpan) -> Iterator[Batch]:
     """Yield a span's committed batches, and prefetch the following batches."""
     offset = span.start_offset
     pending = link.begin_fetch(offset, span.epoch)

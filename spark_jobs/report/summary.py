@@ -242,7 +242,9 @@ def _late(_: Report, __: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Fi
         )
 
 
-def _refused(_: Report, tables: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+def _refusal_findings(
+    _: Report, tables: Mapping[str, Any], n: Mapping[str, Any]
+) -> Iterator[Finding]:
     rows = list(zip(tables["outcomes"]["outcome"], tables["outcomes"]["batches"], strict=True))
     refused = [(name, batches) for name, batches in rows if name != "stored"]
     wasted = sum(batches for _, batches in refused)
@@ -291,5 +293,5 @@ def _times(number: float) -> str:
 
 
 _FINDERS: Final = (
-    _dead, _free, _requests, _smalls, _hot, _late, _refused, _idempotence, _unrest,
+    _dead, _free, _requests, _smalls, _hot, _late, _refusal_findings, _idempotence, _unrest,
 )  # fmt: skip

@@ -103,7 +103,7 @@ def _columns(table: pa.Table, measure: str, *names: str) -> list[Any]:
     return [found[name].to_numpy().astype(np.int64) for name in names]
 
 
-def _written(row: Mapping[str, Any]) -> dict[str, Any]:
+def _written_objects(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("batches", "records", "bytes")}
 
 
@@ -114,7 +114,7 @@ def _topics(facts: Facts) -> Rows:
     found: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(int))
     places: dict[str, set[int]] = defaultdict(set)
     for row in _of(facts.counts, "partition"):
-        for name, value in _written(row).items():
+        for name, value in _written_objects(row).items():
             found[row["name"]][name] += value
         places[row["name"]].add(row["number"])
     for row in _of(facts.counts, "held"):
@@ -152,7 +152,7 @@ def _topic_throughput(facts: Facts) -> Rows:
         {
             "topic": OTHERS if row["label"] == OTHERS else facts.name(row["name"]),
             "time_ms": row["time_ms"],
-            **_written(row),
+            **_written_objects(row),
         }
         for row in _of(facts.counts, "topic")
     ]
@@ -164,7 +164,7 @@ def _producer_throughput(facts: Facts) -> Rows:
         who = str(row["number"]) if row["number"] >= 0 else NOT_IDEMPOTENT
         who = OTHERS if row["label"] == OTHERS else who
         total = rows.setdefault((who, row["time_ms"]), {"producer": who, "time_ms": row["time_ms"]})
-        for name, value in _written(row).items():
+        for name, value in _written_objects(row).items():
             total[name] = total.get(name, 0) + value
     return list(rows.values())
 
@@ -182,7 +182,7 @@ def _partitions(facts: Facts) -> Rows:
             row_of(row)
     for row in _of(facts.counts, "partition"):
         times = {"first_ms": row["lowest"], "last_ms": row["highest"]}
-        row_of(row).update(_written(row) | times)
+        row_of(row).update(_written_objects(row) | times)
     for row in _of(facts.counts, "held"):
         if row["name"]:
             row_of(row)["live_bytes"] += row["part_bytes"]

@@ -46,8 +46,8 @@ def effect_of(piece: Piece, old: Starts, new: Starts) -> PieceEffect:
     alive = last >= np.repeat(old.of(digest), counts)
     stays = last >= np.repeat(new.of(digest), counts)
     stored = rows.object_sizes
-    before = _used(rows.objects, rows.byte_sizes, alive, len(stored))
-    after = _used(rows.objects, rows.byte_sizes, stays, len(stored))
+    before = _used_bytes(rows.objects, rows.byte_sizes, alive, len(stored))
+    after = _used_bytes(rows.objects, rows.byte_sizes, stays, len(stored))
     freed = (before > 0) & (after == 0)
     dead = np.where(after > 0, rows.batch_bytes - after, 0)
     return PieceEffect(
@@ -60,7 +60,7 @@ def effect_of(piece: Piece, old: Starts, new: Starts) -> PieceEffect:
     )
 
 
-def _used(
+def _used_bytes(
     objects: npt.NDArray[np.int32],
     sizes: npt.NDArray[np.int64],
     which: npt.NDArray[np.bool_],

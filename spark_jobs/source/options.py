@@ -116,7 +116,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         push_filters=_choice(given, "pushFilters", ("true", "false")) == "true",
         fail_on_data_loss=_choice(given, "failOnDataLoss", ("true", "false")) == "true",
         skip_unknown=_choice(given, "onUnknownVersion", ("fail", "skip")) == "skip",
-        starting=_starting(given),
+        starting=_parse_starting(given),
         max_offsets=_number(given, "maxOffsetsPerTrigger") or None,
     )
 
@@ -153,7 +153,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _starting(given: Mapping[str, str]) -> str | int:
+def _parse_starting(given: Mapping[str, str]) -> str | int:
     text = given.get("startingOffsets", EARLIEST)
     if text in (EARLIEST, LATEST, CHECKPOINT):
         return text

@@ -195,7 +195,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
                 f"{self.directory} goes up to batch {numbers[-1]}, and this is batch {batch}: it "
                 "is another stream's; write to a directory of its own"
             )
-        end = self._reached(numbers)
+        end = self._reached_offset(numbers)
         for part in written:
             if part.first_offset < end:
                 raise SinkError(
@@ -204,7 +204,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
                 )
             end = part.end_offset
 
-    def _reached(self, numbers: Sequence[int]) -> int:
+    def _reached_offset(self, numbers: Sequence[int]) -> int:
         """Return the end offset, exclusive, of the micro-batches with these numbers."""
         if not numbers:
             return 0
@@ -212,7 +212,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
 
     def _write_manifest(self, batch: int, written: Sequence[Written]) -> None:
         """Write a micro-batch's manifest as pending, so that a restart finishes the batch."""
-        before = self._reached(self._batch_numbers())
+        before = self._reached_offset(self._batch_numbers())
         end = max((part.end_offset for part in written), default=0)
         manifest = {
             "batch": batch,

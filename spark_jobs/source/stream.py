@@ -78,7 +78,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:  OptionError; LogsError; LostRangeError; OSError.
         """
-        logs, name = self._opened()
+        logs, name = self._open_logs()
         source, starting = logs.log(name), self._options.starting
         committed = source.end_offset()
         if starting == LATEST:
@@ -103,7 +103,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:  StreamError; LogsError; LostRangeError; OSError.
         """
-        logs, name = self._opened()
+        logs, name = self._open_logs()
         _check_same(logs, name, start)
         source, offset = logs.log(name), int(start["offset"])
         end = source.end_offset()
@@ -127,12 +127,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> StreamOffset | None:  # noqa: N802
         """Return the log's end offset for the status of the streaming query."""
-        logs, name = self._opened()
+        logs, name = self._open_logs()
         return {"log": name, "offset": logs.log(name).end_offset()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Limit this run to the records that the log holds now."""
-        logs, name = self._opened()
+        logs, name = self._open_logs()
         self._until = logs.log(name).end_offset()
 
     # --- batches ------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:  StreamError; LostRangeError, unless `failOnDataLoss` is false; LogsError; OSError.
         """
         options = self._options
-        logs, name = self._opened()
+        logs, name = self._open_logs()
         _check_same(logs, name, start)
         source = logs.log(name)
         if start["fromCheckpoint"]:
@@ -190,7 +190,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         return read_partition(self._options, partition)
 
-    def _opened(self) -> tuple[Logs, str]:
+    def _open_logs(self) -> tuple[Logs, str]:
         logs = open_logs(self._options.inputs)
         names = self._options.chosen(logs)
         if len(names) != 1:

@@ -176,8 +176,8 @@ class CommitColumns:
             self._column(TOPIC_INDEXES),
         )
         width = len(LogPosition._fields)
-        position = (np.array(column) for column in _transposed(self._positions, width))
-        head = (np.array(column) for column in _transposed(self._heads, len(HEAD)))
+        position = (np.array(column) for column in _transpose(self._positions, width))
+        head = (np.array(column) for column in _transpose(self._heads, len(HEAD)))
         arrays = [
             pa.array(np.repeat(column, rows_of), field.type)
             for column, field in zip((*position, *head), SCHEMA, strict=False)
@@ -242,7 +242,7 @@ def check_groups(
     wrong = np.concatenate((wrong, records[sums != rows_of]))
     if len(wrong):
         offset = offsets[int(wrong.min())]
-        raise _malformed(
+        raise _malformed_error(
             0, "batch_counts", 0, f"groups do not match the batches, at log offset {offset}"
         )
 
@@ -282,7 +282,7 @@ class ObjectColumns:
     def take(self) -> pa.RecordBatch:
         """Return the rows that were added since the last call, in order."""
         rows, self._rows = self._rows, []
-        columns = _transposed(rows, len(OBJECT_SCHEMA))
+        columns = _transpose(rows, len(OBJECT_SCHEMA))
         arrays = [
             pa.array(column, field.type)
             for column, field in zip(columns, OBJECT_SCHEMA, strict=True)
@@ -298,12 +298,12 @@ def parse_commit(value: Buffer) -> tuple[tuple[int, ...], list[Buffer]]:
     value = memoryview(value)
     _, version, position = read_frame(value)
     if version not in VERSIONS:
-        raise _malformed(version, "", position, "this version is not known")
+        raise _malformed_error(version, "", position, "this version is not known")
     try:
         head = _HEAD_STRUCT.unpack_from(value, position)
         columns = _cut(value, position + _HEAD_STRUCT.size, version)
     except (struct.error, IndexError, ValueError) as error:
-        raise _malformed(version, "", position, str(error)) from None
+        raise _malformed_error(version, "", position, str(error)) from None
     rows = len(columns[OF_BATCHES[0]]) // WIDTHS[OF_BATCHES[0]]
     groups = len(columns[BATCH_COUNTS]) // WIDTHS[BATCH_COUNTS]
     _check(version, columns, rows, groups)
@@ -349,14 +349,14 @@ def _check(version: int, columns: Sequence[Any], rows: int, groups: int) -> None
             continue
         if len(column) != expected * width:
             reason = f"{len(column) // width} entries, expected {expected}"
-            raise _malformed(version, COLUMNS[i], 0, reason)
+            raise _malformed_error(version, COLUMNS[i], 0, reason)
 
 
-def _transposed(rows: Sequence[tuple[int, ...]], width: int) -> Sequence[Sequence[int]]:
+def _transpose(rows: Sequence[tuple[int, ...]], width: int) -> Sequence[Sequence[int]]:
     return list(zip(*rows, strict=True)) or [()] * width
 
 
-def _malformed(version: int, path: str, position: int, reason: str) -> MalformedMessageError:
+def _malformed_error(version: int, path: str, position: int, reason: str) -> MalformedMessageError:
     return MalformedMessageError(
         message="ObjectCommitRecord", version=version, path=path, position=position, reason=reason
     )

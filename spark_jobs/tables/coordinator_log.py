@@ -352,7 +352,7 @@ class CoordinatorLog:
                 kept.append((base, last, record.object_id, *columns, record.object_format))
                 base = last + 1
             self.rewritten[place] = kept
-            self.replaced[place] = _joined([*self.replaced.get(place, ()), (first, end)])
+            self.replaced[place] = _join_ranges([*self.replaced.get(place, ()), (first, end)])
 
     def _lease_state(self, record: LeaseState) -> None:
         self.leases[record.lease_id] = Lease(
@@ -387,7 +387,7 @@ class CoordinatorLog:
         lease.orphans = [*lease.skipped, *([unused] if unused[0] < unused[1] else [])]
 
 
-def _joined(ranges: _Ranges) -> _Ranges:
+def _join_ranges(ranges: _Ranges) -> _Ranges:
     """Sort ranges, and join ranges that touch or overlap."""
     joined: _Ranges = []
     for first, end in sorted(ranges):

@@ -199,7 +199,7 @@ def batch(base: int, *values: bytes, epoch: int = 3) -> bytes:
 
 def read(leader: Leader, start: int, end: int, epoch: int | None = None) -> list[int]:
     span = QuorumSpan(Quorum((), "", 1, timeout_ms=200), "a-0", False, start, end, epoch)
-    return [one.header.base_offset for one in quorum_logs._committed(leader, span)]  # type: ignore[arg-type]
+    return [one.header.base_offset for one in quorum_logs._committed_batches(leader, span)]  # type: ignore[arg-type]
 
 
 def test_spark_reads_no_uncommitted_record_from_a_leader() -> None:

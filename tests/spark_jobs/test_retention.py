@@ -217,7 +217,7 @@ def test_a_log_with_records_of_unknown_types_prevents_a_retention_plan() -> None
     with pytest.raises(LogsError, match="record at offset 7 is of type 1199"):
         digest_records([(position, bytes.fromhex("01 af09 00"))])
     newer = bytearray(encode_record(commit(1, TOPIC, offset=0)))
-    newer[3] = 1  # its version
+    newer[3] = ObjectCommitRecord.schema().versions.last + 1
     with pytest.raises(RecordError, match="this version is not known"):
         digest_records([(position, newer)])
 

@@ -98,17 +98,17 @@ def decide_delete_records(
         for requested in topic.partitions:
             key = (topic.topic_id, requested.partition_index)
             if key in seen or len(seen) >= MAX_PARTITIONS:
-                groups.append(_refused(requested.partition_index, ErrorCode.INVALID_REQUEST))
+                groups.append(_refuse(requested.partition_index, ErrorCode.INVALID_REQUEST))
                 continue
             seen.add(key)
             log = find_log(tables, *key)
             if isinstance(log, ErrorCode):
-                groups.append(_refused(requested.partition_index, log))
+                groups.append(_refuse(requested.partition_index, log))
                 continue
             log_start, high_watermark = log
             offset = high_watermark if requested.offset == -1 else requested.offset
             if not 0 <= offset <= high_watermark:
-                groups.append(_refused(requested.partition_index, ErrorCode.OFFSET_OUT_OF_RANGE))
+                groups.append(_refuse(requested.partition_index, ErrorCode.OFFSET_OUT_OF_RANGE))
                 continue
             if offset > log_start:
                 moves.add(topic.topic_id, requested.partition_index, offset)
@@ -121,7 +121,7 @@ def decide_delete_records(
     return Decision(moves.records(ON_REQUEST), response)
 
 
-def _refused(partition: int, code: ErrorCode) -> _Group:
+def _refuse(partition: int, code: ErrorCode) -> _Group:
     return _Group(partition_index=partition, error_code=code, low_watermark=-1)
 
 
@@ -150,10 +150,10 @@ def decide_retention(
         codes.append(int(code))
     # One partition may stand in a plan for time and for size: what moves further comes last.
     records = [record for reason in moves for record in moves[reason].records(reason)]
-    return Decision(_rising(records), tuple(codes))
+    return Decision(_keep_rising(records), tuple(codes))
 
 
-def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord, ...]:
+def _keep_rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord, ...]:
     """Drop log starts that do not exceed their partition's log start in an earlier record."""
     furthest: dict[tuple[UUID, int], int] = {}
     kept: list[LogStartOffsetsRecord] = []

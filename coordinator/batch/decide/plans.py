@@ -64,11 +64,11 @@ def decide_apply_retention(
         decided = decide_retention(bounded, tables, context, Enforcer.EXTERNAL)
         records = decided.records
         answered = [
-            _told(row, code or kept, tables)
+            _row_result(row, code or kept, tables)
             for (row, kept), code in zip(judged, decided.response, strict=True)
         ]
     else:
-        records, answered = (), [_told(row, whole, tables) for row in rows]
+        records, answered = (), [_row_result(row, whole, tables) for row in rows]
     answers = iter(answered)
     topics = tuple(
         ApplyRetentionResponse.Topic(
@@ -88,7 +88,9 @@ def _whole_refusal(request: ApplyRetentionRequest, rows: int, context: Context) 
     return ErrorCode.INVALID_REQUEST if rows > MAX_RETENTION_ROWS else None
 
 
-def _told(row: NewLogStart, code: int, tables: Tables) -> ApplyRetentionResponse.Topic.Partition:
+def _row_result(
+    row: NewLogStart, code: int, tables: Tables
+) -> ApplyRetentionResponse.Topic.Partition:
     log = log_ends(tables, row.topic_id, row.partition)
     log_start = -1 if code or log is None else max(log[0], row.log_start_offset)
     return ApplyRetentionResponse.Topic.Partition(

@@ -365,7 +365,7 @@ class _Judge:
 
         Retriable where records that are proposed and not applied decide it.
         """
-        malformed = _malformed(row)
+        malformed = _malformation(row)
         if malformed is not None:
             return ErrorCode.INVALID_REQUEST, malformed
         log_id = find_log_id(self._tables, topic_id, row.partition_index)
@@ -413,7 +413,7 @@ class _Judge:
         )
 
 
-def _malformed(row: _Range) -> str | None:
+def _malformation(row: _Range) -> str | None:
     """Return the reason why a requested range of offsets is invalid in any state, or None."""
     if not 0 <= row.first_offset < row.end_offset:
         return f"the range from {row.first_offset} to {row.end_offset} is empty"

@@ -76,7 +76,7 @@ class FrozenState:
         self._child: subprocess.Popen[bytes] | None = None
         try:
             database.remove(copy)
-            reader = _pinned(live, as_of, flushes=scan is None)
+            reader = _pin(live, as_of, flushes=scan is None)
         except (OSError, sqlite3.Error) as error:
             self._error = error  # raised by `values`
             return
@@ -109,12 +109,14 @@ class FrozenState:
         try:
             if self._error is not None:
                 raise self._error
-            yield from self._scan(self._copy_path) if self._scan is not None else self._scanned()
+            yield from (
+                self._scan(self._copy_path) if self._scan is not None else self._scan_values()
+            )
         except sqlite3.Error as error:
             self._met(error)
             raise ScanFailedError(f"the state could not be copied and read: {error}") from error
 
-    def _scanned(self) -> Iterator[bytes]:
+    def _scan_values(self) -> Iterator[bytes]:
         self._child = subprocess.Popen(
             [sys.executable, "-m", "coordinator.batch.sqlite.scan", str(self._copy_path)],
             stdin=subprocess.DEVNULL,
@@ -160,7 +162,7 @@ class FrozenState:
         database.remove(self._copy_path)
 
 
-def _pinned(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Connection:
+def _pin(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Connection:
     """Return a connection with a read transaction on the currently committed state."""
     reader = database.connect(live, cache_kib=database.READER_CACHE_KIB, flushes=flushes)
     try:

@@ -147,7 +147,7 @@ class CoordinatorMachine:
         finally:
             connection.close()
         if not self._in_process:
-            yield from _flushed(path)
+            yield from _flush_file(path)
         self.store.close()
         database.remove(self.path)
         path.replace(self.path)
@@ -251,7 +251,7 @@ class CoordinatorMachine:
         )
 
 
-def _flushed(path: Path) -> Iterator[None]:
+def _flush_file(path: Path) -> Iterator[None]:
     """Flush a closed database file in a separate thread; yield until the flush has ended.
 
     Raises OSError.

@@ -31,7 +31,7 @@ _pack: Final = msgpack.Packer().pack
 _V = TypeVar("_V")
 
 
-def _unpacked(row: bytes, make: Callable[[Any], _V]) -> _V:
+def _unpack(row: bytes, make: Callable[[Any], _V]) -> _V:
     """Decode a table row and check the types of its fields. Raises DamagedStateError."""
     try:
         return make(msgpack.unpackb(row, use_list=False))
@@ -46,7 +46,7 @@ def pack_topic(topic: Topic) -> bytes:
 
 def unpack_topic(row: bytes) -> Topic:
     """Decode a topic from the bytes of a database row. Raises DamagedStateError."""
-    return _unpacked(row, Topic._make)
+    return _unpack(row, Topic._make)
 
 
 def pack_lease(lease: Lease) -> bytes:
@@ -65,7 +65,7 @@ def unpack_lease(row: bytes) -> Lease:
         open_objects = tuple(map(OpenObject._make, rewrite.open_objects))
         return lease._replace(rewrite=rewrite._replace(open_objects=open_objects))
 
-    return _unpacked(row, make)
+    return _unpack(row, make)
 
 
 def pack_broker(broker: Broker) -> bytes:
@@ -75,7 +75,7 @@ def pack_broker(broker: Broker) -> bytes:
 
 def unpack_broker(row: bytes) -> Broker:
     """Decode a broker from the bytes of a database row. Raises DamagedStateError."""
-    return _unpacked(row, Broker._make)
+    return _unpack(row, Broker._make)
 
 
 def pack_answer(answer: Answer) -> bytes:
@@ -91,7 +91,7 @@ def unpack_answer(row: bytes) -> Answer:
         answer = Answer._make(fields)
         return answer._replace(topic_ids=tuple(UUID(bytes=raw) for raw in answer.topic_ids))  # type: ignore[arg-type]
 
-    return _unpacked(row, make)
+    return _unpack(row, make)
 
 
 def producer_rows(
@@ -114,7 +114,7 @@ def unpack_producer(appended_at_ms: int, row: bytes) -> Producer:
         epoch, batches = fields
         return epoch, appended_at_ms, batches
 
-    return _unpacked(row, make)
+    return _unpack(row, make)
 
 
 # --- objects ------------------------------------------------------------------------------------

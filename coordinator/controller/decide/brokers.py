@@ -171,7 +171,8 @@ def heartbeat(
         elif session.shutting_down_at is None:  # an earlier leader wrote it
             session.shutting_down_at = Offset(context.next_offset - 1)
         elif sessions.all_have_read(
-            session.shutting_down_at, _serving(context.image, sessions, but=request.broker_id)
+            session.shutting_down_at,
+            _serving_brokers(context.image, sessions, but=request.broker_id),
         ):
             fenced = shut_down = True
         leaving = True
@@ -203,7 +204,9 @@ def _change(
     )
 
 
-def _serving(image: MetadataImage, sessions: BrokerSessions, *, but: int) -> list[tuple[int, int]]:
+def _serving_brokers(
+    image: MetadataImage, sessions: BrokerSessions, *, but: int
+) -> list[tuple[int, int]]:
     """Return (id, epoch) of all active brokers except the broker `but`.
 
     Clients are sent to these: unfenced, not shutting down, with a session.

@@ -135,7 +135,7 @@ class _Builder:
         self._brokers = sorted(context.image.brokers)
         self._similar: dict[str, str] = {}  # made by this request
         self._loads = coordinator_loads(context.image)
-        self._default_configs = self._shown({})  # of topics without settings of their own
+        self._default_configs = self._shown_configs({})  # of topics without settings of their own
         names = context.image.topic_ids
         self._topics = len(names) - sum(name in names for name in INTERNAL_TOPICS)
         self._partitions = sum(self._loads)
@@ -176,10 +176,10 @@ class _Builder:
             error_message=_meaning_of_replicas(requested, len(self._brokers)),
             num_partitions=len(partitions),
             replication_factor=len(partitions[0].replicas),
-            configs=self._shown(settings) if settings else self._default_configs,
+            configs=self._shown_configs(settings) if settings else self._default_configs,
         )
 
-    def _shown(self, settings: Mapping[str, str | None]) -> tuple[_Config, ...]:
+    def _shown_configs(self, settings: Mapping[str, str | None]) -> tuple[_Config, ...]:
         return tuple(
             _Config(name=name, value=value, read_only=False, config_source=source)
             for name, value, source in described_configs(self._image, settings)
@@ -220,7 +220,7 @@ class _Builder:
 
     def _assignment(self, topic: _Topic, topic_id: UUID) -> list[tuple[int, ...]]:
         if topic.assignments:
-            return self._assigned(topic)
+            return self._assign_replicas(topic)
         count, factor = topic.num_partitions, topic.replication_factor
         limits = self._context.limits
         if count == -1:
@@ -246,7 +246,7 @@ class _Builder:
             self._brokers, factor, count, first=topic_id.int % len(self._brokers)
         )
 
-    def _assigned(self, topic: _Topic) -> list[tuple[int, ...]]:
+    def _assign_replicas(self, topic: _Topic) -> list[tuple[int, ...]]:
         if topic.num_partitions != -1 or topic.replication_factor != -1:
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST,

@@ -272,7 +272,7 @@ class _Job:
         typer.echo(table(_HEADINGS, [_cells(log_pass) for log_pass in done]))
         for log_pass in done:
             for kept in log_pass.kept_as_bytes:
-                typer.echo(f"  {log_pass.log}: {_kept(kept)}")
+                typer.echo(f"  {log_pass.log}: {_kept_text(kept)}")
             for first, end in log_pass.lost:
                 typer.echo(
                     f"  {log_pass.log}: LOST: offsets {first} to {end - 1} were cut off before "
@@ -406,7 +406,7 @@ def _cells(log_pass: LogPass) -> tuple[str, ...]:
     )
 
 
-def _kept(kept: Counted) -> str:
+def _kept_text(kept: Counted) -> str:
     name = kept.name or "a type that is not known here"
     return (
         f"{kept.kept_as_bytes} of {kept.records} records of type {kept.type} version "

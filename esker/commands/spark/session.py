@@ -102,7 +102,7 @@ def spark_session(
         stop_for_missing_package(error)
     log_file = spark_log or _new_log(app)
     try:
-        with _waiting("starting Spark"):
+        with _show_waiting("starting Spark"):
             started = session.start_session(
                 master, app=app, memory=memory, log_file=log_file, heavy=heavy
             )
@@ -150,6 +150,6 @@ def _new_log(app: str) -> Path | None:
     return directory / name
 
 
-def _waiting(what: str) -> Any:
+def _show_waiting(what: str) -> Any:
     """Show a spinner during a wait, only on a terminal."""
     return Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext()

@@ -371,7 +371,7 @@ def test_the_rewriter_copies_a_small_remaining_batch_so_that_the_memory_of_its_r
     data = bytearray(1000)
     batch = next(iter_batches(build_batch([(b"k", b"v", 1, ())], base_offset=0, leader_epoch=0)))
     run = Run("o", 0, len(data), 0, 0, 0, -1)
-    (kept,) = rewriting._kept([Cleaned([batch], False, False)], run)
+    (kept,) = rewriting._kept_batches([Cleaned([batch], False, False)], run)
     assert kept.view.obj is not batch.view.obj
     assert kept.view == batch.view
 

@@ -29,3 +29,8 @@ def choose(name: bytes, broker_ids: Iterable[int]) -> int | None:
 def group_broker(group_id: str, broker_ids: Iterable[int]) -> int | None:
     """Choose the broker that coordinates a group from the unfenced brokers."""
     return choose(group_id.encode(), broker_ids)
+
+
+def transaction_broker(transactional_id: str, broker_ids: Iterable[int]) -> int | None:
+    """Choose the broker that owns a transactional id from the unfenced brokers."""
+    return choose(b"transaction " + transactional_id.encode(), broker_ids)

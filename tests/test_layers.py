@@ -29,6 +29,7 @@ COORDINATOR_ROOTS: Final = tuple(
         "features",
         "image_machine",
         "leader_client",
+        "ownership",
         "persistent_map",
         "proposer",
         "rendezvous",
@@ -72,6 +73,7 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(COORDINATOR_ROOTS, BELOW_COORDINATOR),
     "coordinator.batch": BELOW_COORDINATOR,
     "coordinator.groups": BELOW_COORDINATOR,
+    "coordinator.transactions": BELOW_COORDINATOR,
     "coordinator.controller": (  # it calls batch coordinators, and shares their view of a cluster
         "coordinator.batch.cluster_view",
         "coordinator.batch.interface",
@@ -167,6 +169,10 @@ PURE: Final = {
             *(
                 f"coordinator.groups.{name}"
                 for name in ("offsets", "outbox", "reads", "rebalance", "state", "timers")
+            ),
+            *(
+                f"coordinator.transactions.{name}"
+                for name in ("checkpoint", "decide", "leader", "machine", "markers", "state")
             ),
         ),
         ("asyncio", "os", "random", "secrets", "select", "socket", "threading", "time"),

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from coordinator.errors import CoordinatorError
 from coordinator.features import Features
 from coordinator.groups.pending import CommittedOffset, TopicPartition
 from coordinator.groups.settings import (
@@ -35,6 +34,7 @@ from coordinator.groups.settings import (
     LogSettings,
 )
 from coordinator.groups.state import TOPIC_DELETED, Group, GroupsImage
+from coordinator.ownership import refuse_broker_epoch
 from coordinator.rendezvous import group_broker
 from records.groups import (
     GroupGenerationRecord,
@@ -134,26 +134,12 @@ def _refuse_acquire(
             return ErrorCode.GROUP_ID_NOT_FOUND, "no such group"
         if len(groups) >= context.settings.max_groups:
             return ErrorCode.POLICY_VIOLATION, f"there are {len(groups)} groups (esker.max.groups)"
-    return _refuse_broker_epoch(request, group, context)
-
-
-def _refuse_broker_epoch(
-    request: rpc.AcquireGroupOwnershipRequest, group: Group | None, context: Context
-) -> tuple[ErrorCode, str] | None:
-    """Return an error if the request's broker epoch is outdated, else None.
-
-    Raises CoordinatorError if the broker epoch is newer than this node's image.
-    """
-    known = -1 if group is None or group.broker_id != request.broker_id else group.broker_epoch
-    if context.broker_epochs is None:
-        is_stale = known > request.broker_epoch >= 0
-    else:
-        known = max(known, context.broker_epochs.get(request.broker_id, -1))
-        is_stale = request.broker_epoch < known
-        if request.broker_epoch > known:
-            message = f"broker {request.broker_id} is not registered here: {request.broker_epoch}"
-            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
-    return (ErrorCode.STALE_BROKER_EPOCH, f"broker epoch {known} is known") if is_stale else None
+    return refuse_broker_epoch(
+        request.broker_id,
+        request.broker_epoch,
+        owner=None if group is None else (group.broker_id, group.broker_epoch),
+        broker_epochs=context.broker_epochs,
+    )
 
 
 def check_owner(

@@ -189,7 +189,10 @@ class KafkaClient:
                 for node in self._all_nodes() if self._connections else ():
                     with contextlib.suppress(NetError):
                         request = DescribeBrokersRequest()
-                        answer = await self.ask(node, request, DescribeBrokersResponse)
+                        # On a connection of its own: answers come in the order of requests.
+                        answer = await self.ask(
+                            node, request, DescribeBrokersResponse, purpose="quorum"
+                        )
                         age_ms = answer.image_age_ms
                         break
         if age_ms < QUORUM_AWAY_MS:
@@ -207,6 +210,23 @@ class KafkaClient:
         A list where no broker answers is no such way at first: who mistyped an address wants to
         know at once. Once the cluster is known, its brokers are waited for.
         """
+        if self.on_wait is None:
+            return await self._try_until_timeout(attempt)
+        watch = asyncio.get_running_loop().create_task(self._report_quorum_away(self.on_wait))
+        try:
+            return await self._try_until_timeout(attempt)
+        finally:
+            watch.cancel()
+
+    async def _report_quorum_away(self, report: Callable[[str], None]) -> None:
+        """Report an unavailable quorum early: a request that waits for it fails at the timeout."""
+        await asyncio.sleep(SAY_AFTER_S)
+        while (away := await self._quorum_away()) is None:
+            await asyncio.sleep(SAY_AFTER_S)
+        report(away)
+
+    async def _try_until_timeout(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Call `attempt` until success, a permanent error or the timeout."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + self.timeout_ms / 1_000

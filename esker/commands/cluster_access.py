@@ -25,6 +25,7 @@ from coordinator.controller.client import ControllerClient, error_codes
 from coordinator.errors import CoordinatorError
 from esker.client.client import QUORUM_AWAY_MS, ClientError, KafkaClient
 from esker.client.profiles import CONTROLLERS, SERVERS, ProfileError, read_profiles
+from esker.commands.progress import still_trying
 from esker.settings.values import Endpoint, parse_endpoint
 from raft.net.client import connect
 from raft.net.errors import NetError, Reason
@@ -152,6 +153,13 @@ def broker_addresses(bootstrap_server: str | None) -> tuple[Endpoint, ...]:
     return endpoints(bootstrap_server, "--bootstrap-server")
 
 
+def broker_client(addresses: Sequence[Endpoint], timeout_ms: int) -> KafkaClient:
+    """Return a client of brokers that prints on standard error why a command waits for seconds."""
+    client = KafkaClient(addresses, timeout_ms=timeout_ms)
+    client.on_wait = still_trying
+    return client
+
+
 def ask(cluster: Target, request: Request, response: type[R], timeout_ms: int) -> R:
     """Return the active controller's response, or end the command if none arrives."""
     if cluster.brokers:
@@ -205,7 +213,7 @@ def coordinators(cluster: Target, timeout_ms: int) -> range:
 
 def _ask_brokers(cluster: Target, request: Request, response: type[R], timeout_ms: int) -> R:
     async def exchange() -> R:
-        async with KafkaClient(cluster.addresses, timeout_ms=timeout_ms) as client:
+        async with broker_client(cluster.addresses, timeout_ms) as client:
 
             async def attempt() -> R:
                 received = await client.ask_any(request, response)

@@ -23,9 +23,9 @@ from esker.client.client import (
 from esker.client.consumer import Found, Reader
 from esker.client.group_member import HEARTBEAT_S, Member, RebalanceNeededError
 from esker.commands.base import CommandGroup
-from esker.commands.cluster_access import Server, TimeoutMs, broker_addresses, fail
+from esker.commands.cluster_access import Server, TimeoutMs, broker_addresses, broker_client, fail
 from esker.commands.names import TopicName, complete_from, complete_groups
-from esker.commands.progress import counting, interruptible, still_trying, stop_if_unread
+from esker.commands.progress import counting, interruptible, stop_if_unread
 from esker.commands.record_formats import FIELDS_HELP, Formatter, formatter
 
 app = CommandGroup()
@@ -143,8 +143,7 @@ def consume(
     printer = _Printer(max_messages, _formatter(topic, key_separator, output, as_json=as_json))
 
     async def main() -> None:
-        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
-            client.on_wait = still_trying
+        async with broker_client(broker_addresses(bootstrap_server), timeout_ms) as client:
             with counting("read", lambda: (printer.records, printer.bytes)):
                 if group is None:
                     await _alone(client, topic, printer.take, start, stop=until_end)

@@ -15,6 +15,7 @@ from esker.commands.cluster_access import (
     Server,
     TimeoutMs,
     broker_addresses,
+    broker_client,
     fail,
     run_or_fail,
 )
@@ -94,7 +95,7 @@ def list_groups(
     """Return all groups of a cluster by name, or end the command if no broker responds."""
 
     async def exchange() -> dict[str, ListGroupsResponse.ListedGroup]:
-        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
+        async with broker_client(broker_addresses(bootstrap_server), timeout_ms) as client:
 
             async def attempt() -> dict[str, ListGroupsResponse.ListedGroup]:
                 found = {}
@@ -124,7 +125,7 @@ def describe(
     """
 
     async def exchange() -> tuple[_Group, list[Progress]]:
-        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
+        async with broker_client(broker_addresses(bootstrap_server), timeout_ms) as client:
             return await _describe(client, group)
 
     found, progress = run_or_fail(exchange())
@@ -143,7 +144,7 @@ def delete(
     """Delete a group without members, and its committed offsets."""
 
     async def exchange() -> None:
-        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
+        async with broker_client(broker_addresses(bootstrap_server), timeout_ms) as client:
 
             async def attempt() -> None:
                 coordinator = await client.group_coordinator(group)

@@ -14,12 +14,12 @@ from typing import Annotated, Final
 
 import typer
 
-from esker.client.client import ClientError, KafkaClient
+from esker.client.client import ClientError
 from esker.client.producer import ACKS, Line, Producer
 from esker.commands.base import CommandGroup
-from esker.commands.cluster_access import Server, TimeoutMs, broker_addresses, fail
+from esker.commands.cluster_access import Server, TimeoutMs, broker_addresses, broker_client, fail
 from esker.commands.names import complete_from, topic_argument
-from esker.commands.progress import counting, interruptible, still_trying
+from esker.commands.progress import counting, interruptible
 from records.compression import Compression
 from records.errors import RecordError
 
@@ -126,8 +126,7 @@ def produce(
     opened = None if file is None else _open(file)
 
     async def main() -> None:
-        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
-            client.on_wait = still_trying
+        async with broker_client(broker_addresses(bootstrap_server), timeout_ms) as client:
             producer = Producer(
                 client,
                 topic,

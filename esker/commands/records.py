@@ -7,10 +7,17 @@ from typing import Annotated, Final
 
 import typer
 
-from esker.client.client import MAX_INT64, KafkaClient
+from esker.client.client import MAX_INT64
 from esker.client.record_deletion import TO_END, Deleted, delete_records, parse_offsets
 from esker.commands.base import CommandGroup
-from esker.commands.cluster_access import AsJson, Server, TimeoutMs, broker_addresses, run_or_fail
+from esker.commands.cluster_access import (
+    AsJson,
+    Server,
+    TimeoutMs,
+    broker_addresses,
+    broker_client,
+    run_or_fail,
+)
 from esker.commands.files import read_text_or_exit
 from esker.commands.names import topic_argument
 from esker.commands.text_tables import show, table
@@ -77,7 +84,7 @@ def delete(
         offsets = {(topic, number): before_offset for number in partition}
 
     async def exchange() -> list[Deleted]:
-        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
+        async with broker_client(broker_addresses(bootstrap_server), timeout_ms) as client:
             return await delete_records(client, offsets)
 
     _show(run_or_fail(exchange()), as_json=as_json)

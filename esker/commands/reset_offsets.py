@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from esker.client.client import MAX_INT64, KafkaClient
+from esker.client.client import MAX_INT64
 from esker.client.offset_resets import (
     Plan,
     Rule,
@@ -25,7 +25,14 @@ from esker.client.offset_resets import (
     plan_reset,
     require_inactive,
 )
-from esker.commands.cluster_access import AsJson, Server, TimeoutMs, broker_addresses, run_or_fail
+from esker.commands.cluster_access import (
+    AsJson,
+    Server,
+    TimeoutMs,
+    broker_addresses,
+    broker_client,
+    run_or_fail,
+)
 from esker.commands.files import read_text_or_exit
 from esker.commands.names import GroupName, complete_topics
 from esker.commands.text_tables import show, table
@@ -169,7 +176,7 @@ def reset_offsets(
     scope = _scope(topic or [], rule, all_topics=all_topics)
 
     async def exchange() -> Plan:
-        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
+        async with broker_client(broker_addresses(bootstrap_server), timeout_ms) as client:
             await require_inactive(client, group)
             partitions = None if scope is None else await existing_partitions(client, scope)
             plan = await plan_reset(client, group, partitions, rule)

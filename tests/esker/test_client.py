@@ -119,6 +119,20 @@ def test_the_error_for_a_timeout_names_the_quorum_if_brokers_know_no_quorum_lead
         assert ("refused with 14" in str(caught.value)) == (code == 14)
 
 
+def test_the_client_reports_an_unavailable_quorum_while_a_request_still_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("esker.client.client.SAY_AFTER_S", 0.0)
+
+    async def main() -> None:
+        client = WithoutQuorum(12_345)
+        reported = asyncio.get_running_loop().create_future()
+        client.on_wait = reported.set_result
+        assert "quorum for 12 s" in await client.patiently(lambda: reported)
+
+    run(main())
+
+
 # --- producing ----------------------------------------------------------------------------------
 
 

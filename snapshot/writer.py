@@ -90,13 +90,13 @@ class CheckpointWriter:
 
     @classmethod
     def create_bootstrap(cls, files: FileSystem, directory: Path) -> CheckpointWriter:
-        """Return the number of records written up to now, including the header batch's records."""
+        """Create a `bootstrap.checkpoint`, which has epoch 0 and belongs to no log."""
         part = PartFile.create_bootstrap(files, directory)
         return cls(part, epoch=Epoch(0), last_timestamp=0)
 
     @property
     def record_count(self) -> int:
-        """Return the number of records written so far, including those in the header batch."""
+        """Return the number of records written up to now, including those in the header batch."""
         return self._encoder.record_count
 
     @property

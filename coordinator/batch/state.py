@@ -116,7 +116,7 @@ class Cleaning(NamedTuple):
 
 
 def cleaning_of(row: Cleaning | None, log_start_offset: int) -> Cleaning:
-    """Return a partition's compaction progress, in which records below the log start are done.
+    """Return a partition's compaction progress; records below the log start count as compacted.
 
     >>> cleaning_of(None, 5), cleaning_of(Cleaning(9, 20, 3), 5)
     (Cleaning(cleaned_until=5, bound=-1, rewritten_until=5), \

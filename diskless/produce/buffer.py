@@ -126,7 +126,7 @@ class ClosedBuffer:
 
     @property
     def batch_count(self) -> int:
-        """Return the number of batches in the object."""
+        """Return the number of batches in the closed buffer."""
         return sum(len(entries) for _, entries in self._ordered)
 
 

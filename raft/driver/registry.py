@@ -70,7 +70,7 @@ class Registry:
 
     @property
     def rejoining(self) -> bool:
-        """Answer an ApiVersions request of an unsupported version with a version 0 response."""
+        """Return whether the disk was lost and some groups have not been created again."""
         return self._files.exists(self._rejoin)
 
     def rejoined(self) -> None:

@@ -111,7 +111,7 @@ class Routes:
         )
 
     def _versions_unsupported(self, header: RequestHeader) -> Answer:
-        """Answer an ApiVersions request of an unknown version in version 0.
+        """Answer an ApiVersions request of an unsupported version with a version 0 response.
 
         Source: KIP-511.
         """

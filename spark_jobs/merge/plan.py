@@ -289,7 +289,7 @@ def _runs(state: LogState, begin: int, end: int, chosen: Mask, keys: ObjectKeys)
 
 
 def _row(number: int, keys: ObjectKeys, topic: str, source: Source) -> dict[str, Any]:
-    """Return a source as a row of the plan's file; base offsets follow from the last offsets."""
+    """Return a source as a row of the plan's file, which omits derivable base offsets."""
     columns = zip(
         *(
             (

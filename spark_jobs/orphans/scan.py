@@ -198,7 +198,7 @@ class EarlierSightings:
 
     @property
     def ended_ms(self) -> int | None:
-        """Return the end time (ms since 1970) of the latest earlier listing; None for the first."""
+        """Return the end time (ms since 1970) of the latest earlier listing; None without one."""
         return None if self.file is None else int(self.file.header["ended_ms"])
 
     def by_spread(self, naming: Naming) -> Iterator[tuple[int, dict[tuple[int, int], Candidate]]]:

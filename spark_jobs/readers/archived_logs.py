@@ -98,7 +98,7 @@ def read_manifest(store: ObjectStore, of: Range) -> Manifest:
 
 
 def read_written(store: ObjectStore, file: Written) -> bytes:
-    """Read a file of a range and verify its size and checksum.
+    """Read a file of an archive range and verify its size and checksum.
 
     Raises:  DamagedArchiveError.
     """

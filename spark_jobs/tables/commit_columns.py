@@ -207,7 +207,7 @@ def _walk(
 
 
 def _cut(data: bytes, walked: _Walked, i: int) -> bytes:
-    """Cut one column out of all records; it is made up for a record that omits the column."""
+    """Cut one column out of all records, with default values where a record omits the column."""
     starts, counts, rows = walked.starts[i], walked.counts[i], walked.counts[OF_BATCHES[0]]
     if i in OPTIONAL and not counts.any():
         return made_up(i, int(rows.sum()))

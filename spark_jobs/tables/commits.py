@@ -255,7 +255,7 @@ class ObjectColumns:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows that were added and not taken yet."""
+        """Return the number of rows that `add` collected and `take` has not returned yet."""
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:

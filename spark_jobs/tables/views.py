@@ -74,7 +74,7 @@ class Columns(Protocol):
 
     @property
     def rows(self) -> int:
-        """Return the number of rows that were added and not taken yet."""
+        """Return the number of rows that `add` collected and `take` has not returned yet."""
         ...
 
     def add(self, position: LogPosition, value: Buffer) -> None:

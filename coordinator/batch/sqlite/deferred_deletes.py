@@ -64,7 +64,7 @@ class DeferredDeletes:
         self.is_changed = False  # since it was last written
 
     def __contains__(self, log_id: int) -> bool:
-        """Create the queue of rows to delete, with the rows that an earlier process left."""
+        """Return whether a partition's deleted runs of batches still have rows to delete."""
         return log_id in self._pending
 
     def __len__(self) -> int:

@@ -25,7 +25,12 @@ from itertools import islice
 from typing import Any, Final
 
 from coordinator.groups.deletion import GroupTicket, begin_deletion
-from coordinator.groups.error_responses import commit_response, describe_error, error_response
+from coordinator.groups.error_responses import (
+    commit_response,
+    describe_error,
+    error_response,
+    transactional_response,
+)
 from coordinator.groups.events import (
     BrokersChanged,
     Call,
@@ -40,12 +45,14 @@ from coordinator.groups.events import (
 from coordinator.groups.group import ClassicGroup, refuse_join_in_any_state
 from coordinator.groups.loading import Loading, creates_group
 from coordinator.groups.offsets import (
+    IDS_VERSION,
     CommitTopic,
     Errors,
     deletion_response,
     has_too_many_offsets,
     validate_commit,
     validate_deletion,
+    without_transaction,
 )
 from coordinator.groups.reads import READ, Reads, is_valid_group_id
 from coordinator.groups.settings import GroupSettings
@@ -239,6 +246,9 @@ class GroupBroker:
             case rpc.OffsetCommitRequest() as request:
                 code, topics, errors = self._validate_commit(inbound.version, request)
                 return None if topics else commit_response(request, errors, code)
+            case rpc.TxnOffsetCommitRequest() as request:
+                code, topics, errors = self._validate_transactional(request)
+                return None if topics else transactional_response(request, errors, code)
             case rpc.JoinGroupRequest() as request:
                 code = refuse_join_in_any_state(request, self.settings)
                 return None if code is ErrorCode.NONE else error_response(inbound, code)
@@ -262,10 +272,18 @@ class GroupBroker:
         )
         return ErrorCode.NONE, topics, errors
 
+    def _validate_transactional(
+        self, request: rpc.TxnOffsetCommitRequest
+    ) -> tuple[ErrorCode, tuple[CommitTopic, ...], Errors]:
+        """Return what `_validate_commit` returns for the same offsets without a transaction."""
+        return self._validate_commit(IDS_VERSION - 1, without_transaction(request))
+
     def dispatch(self, group: ClassicGroup, inbound: InboundRequest) -> None:
         """Process a client's request for a group that this broker has loaded."""
         if isinstance(inbound.request, rpc.OffsetCommitRequest):
             self._commit_offsets(group, inbound, inbound.request)
+        elif isinstance(inbound.request, rpc.TxnOffsetCommitRequest):
+            self._commit_transactional(group, inbound, inbound.request)
         elif isinstance(inbound.request, rpc.OffsetDeleteRequest):
             self._delete_offsets(group, inbound, inbound.request)
         elif isinstance(inbound.request, rpc.DeleteGroupsRequest):
@@ -292,6 +310,23 @@ class GroupBroker:
             self.reply(inbound, commit_response(request, errors, code))
 
         group.commit(generation, request.member_id, topics, on_done)
+
+    def _commit_transactional(
+        self, group: ClassicGroup, inbound: InboundRequest, request: rpc.TxnOffsetCommitRequest
+    ) -> None:
+        code, topics, errors = self._validate_transactional(request)
+        if code is ErrorCode.NONE:
+            code = group.refuse_transactional_commit(
+                request.generation_id, request.member_id, request.group_instance_id
+            )
+        if code is not ErrorCode.NONE or not topics:
+            self.reply(inbound, transactional_response(request, errors, code))
+            return
+
+        def on_done(code: ErrorCode) -> None:
+            self.reply(inbound, transactional_response(request, errors, code))
+
+        group.commit_transactional(inbound, topics, on_done)
 
     def _delete_offsets(
         self, group: ClassicGroup, inbound: InboundRequest, request: rpc.OffsetDeleteRequest

@@ -40,6 +40,8 @@ def error_response(
             return rpc.LeaveGroupResponse(error_code=int(code))
         case rpc.OffsetCommitRequest():
             return commit_response(request, {}, code)
+        case rpc.TxnOffsetCommitRequest():
+            return transactional_response(request, {}, code)
         case rpc.OffsetFetchRequest():
             return _refuse_fetch(request, inbound.version, code)
         case rpc.DescribeGroupsRequest():
@@ -79,6 +81,30 @@ def commit_response(
                 topic_id=topic.topic_id,
                 partitions=tuple(
                     topic_type.OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=int(errors.get((t, p), otherwise)),
+                    )
+                    for p, partition in enumerate(topic.partitions)
+                ),
+            )
+            for t, topic in enumerate(request.topics)
+        )
+    )
+
+
+def transactional_response(
+    request: rpc.TxnOffsetCommitRequest,
+    errors: dict[tuple[int, int], ErrorCode],
+    otherwise: ErrorCode,
+) -> rpc.TxnOffsetCommitResponse:
+    """Build a TxnOffsetCommit response with the error of each partition, as `commit_response`."""
+    topic_type = rpc.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+    return rpc.TxnOffsetCommitResponse(
+        topics=tuple(
+            topic_type(
+                name=topic.name,
+                partitions=tuple(
+                    topic_type.TxnOffsetCommitResponsePartition(
                         partition_index=partition.partition_index,
                         error_code=int(errors.get((t, p), otherwise)),
                     )

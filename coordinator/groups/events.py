@@ -5,7 +5,7 @@ Source: docs/design/quorum.md#sans-io-core.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -21,6 +21,8 @@ class InboundRequest(NamedTuple):
     client_id: str
     client_host: str  # "/127.0.0.1", in upstream's form
     unique: str  # a UUID drawn for this request, to build a member id; only JoinGroup needs it
+    transaction_number: int = -1  # proved to be ongoing; only TxnOffsetCommit has one
+    is_connected: Callable[[], bool] = lambda: True  # whether the client still waits for a response
 
 
 class LogResponse(NamedTuple):

@@ -34,6 +34,7 @@ from records.rpc import groups as rpc
 from records.rpc.group_log import (
     AcquireGroupOwnershipResponse,
     CommitGroupOffsetsRequest,
+    CommitTransactionalOffsetsRequest,
     RemoveGroupOffsetsRequest,
 )
 
@@ -424,6 +425,39 @@ class ClassicGroup(Rebalance):
             topics=topics,
         )
         self.outbox.commit_offsets(commit, on_done)
+
+    def refuse_transactional_commit(
+        self, generation: int, member_id: str, instance_id: str | None
+    ) -> ErrorCode:
+        """Return the error that forbids this member to commit offsets in a transaction, or NONE.
+
+        A producer that names no member may commit in any group. REBALANCE_IN_PROGRESS would end a
+        Java producer, which aborts its transaction after ILLEGAL_GENERATION.
+        """
+        if generation < 0 and not member_id and instance_id is None:
+            return ErrorCode.NONE
+        code = self.refuse_commit(generation, member_id, instance_id)
+        is_rebalancing = code is ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.ILLEGAL_GENERATION if is_rebalancing else code
+
+    def commit_transactional(
+        self,
+        inbound: InboundRequest,
+        topics: tuple[CommitGroupOffsetsRequest.Commit.Topic, ...],
+        on_done: OnDone,
+    ) -> None:
+        """Commit offsets in a transaction, as `refuse_transactional_commit` has allowed."""
+        request = inbound.request
+        is_member = bool(request.member_id) and self.state is not State.EMPTY
+        commit = CommitTransactionalOffsetsRequest.Commit(
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            transaction_number=inbound.transaction_number,
+            generation=request.generation_id if is_member else -1,
+            member_id=request.member_id if is_member else "",
+            topics=topics,
+        )
+        self.outbox.commit_offsets(commit, on_done, is_connected=inbound.is_connected)
 
     def delete(self, on_done: OnDone) -> None:
         """Remove the group if it has no members, else call `on_done` with NON_EMPTY_GROUP."""

@@ -28,6 +28,7 @@ from records.rpc.groups import (
     JoinGroupRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
+    TxnOffsetCommitRequest,
 )
 
 _CERTAIN: Final = frozenset(
@@ -48,6 +49,7 @@ _REPEATED_WHILE_LOADING: Final = (
     OffsetCommitRequest,
     DeleteGroupsRequest,
     OffsetDeleteRequest,
+    TxnOffsetCommitRequest,
 )
 """The requests that clients repeat after COORDINATOR_LOAD_IN_PROGRESS."""
 
@@ -148,7 +150,7 @@ class Loading:
 def _missing_group_code(inbound: InboundRequest) -> ErrorCode:
     """Return the error code that answers this request if the group does not exist."""
     match inbound.request:
-        case OffsetCommitRequest():
+        case OffsetCommitRequest() | TxnOffsetCommitRequest():
             return ErrorCode.ILLEGAL_GENERATION
         case DeleteGroupsRequest() | OffsetDeleteRequest():
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -170,4 +172,6 @@ def creates_group(inbound: InboundRequest) -> bool:
         return not request.member_id
     if isinstance(request, OffsetCommitRequest):
         return request.generation_id_or_member_epoch < 0
+    if isinstance(request, TxnOffsetCommitRequest):
+        return request.generation_id < 0
     return False

@@ -30,9 +30,37 @@ CommitTopic = group_log.CommitGroupOffsetsRequest.Commit.Topic
 Errors = dict[tuple[int, int], ErrorCode]
 
 
-def has_too_many_offsets(request: rpc.OffsetCommitRequest | rpc.OffsetDeleteRequest) -> bool:
+def has_too_many_offsets(
+    request: rpc.OffsetCommitRequest | rpc.TxnOffsetCommitRequest | rpc.OffsetDeleteRequest,
+) -> bool:
     """Return whether the request has more offsets than one log record may contain."""
     return sum(len(topic.partitions) for topic in request.topics) > MAX_OFFSETS
+
+
+def without_transaction(request: rpc.TxnOffsetCommitRequest) -> rpc.OffsetCommitRequest:
+    """Return the commit of the same offsets without a transaction, which names topics by name."""
+    topic_type = rpc.OffsetCommitRequest.OffsetCommitRequestTopic
+    return rpc.OffsetCommitRequest(
+        group_id=request.group_id,
+        generation_id_or_member_epoch=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        topics=tuple(
+            topic_type(
+                name=topic.name,
+                partitions=tuple(
+                    topic_type.OffsetCommitRequestPartition(
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        committed_leader_epoch=partition.committed_leader_epoch,
+                        committed_metadata=partition.committed_metadata,
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
+    )
 
 
 def validate_commit(
@@ -151,6 +179,7 @@ class FetchGroup(NamedTuple):
 
     group_id: str
     topics: Sequence[FetchTopic] | None  # None: all topics with offsets
+    require_stable: bool
 
 
 def requested_groups(
@@ -163,7 +192,7 @@ def requested_groups(
             if request.topics is None
             else [FetchTopic(t.name, ZERO_UUID, t.partition_indexes) for t in request.topics]
         )
-        return [FetchGroup(request.group_id, wanted)]
+        return [FetchGroup(request.group_id, wanted, request.require_stable)]
     return [
         FetchGroup(
             group.group_id,
@@ -177,6 +206,7 @@ def requested_groups(
                 )
                 for topic in group.topics
             ],
+            request.require_stable,
         )
         for group in request.groups
     ]
@@ -195,6 +225,7 @@ def fetch_request(group: FetchGroup) -> group_log.FetchGroupStateRequest:
             for topic in group.topics
             if topic.name is not None
         ),
+        require_stable=group.require_stable,
     )
 
 
@@ -325,6 +356,8 @@ def _partition_response(
         if is_old
         else topic_type.OffsetFetchResponsePartitions
     )
+    if committed is not None and committed.is_unstable and not error:
+        error = ErrorCode.UNSTABLE_OFFSET_COMMIT
     if committed is None or error:
         return partition_type(
             partition_index=index,

@@ -9,7 +9,13 @@ The trap: a client does not wait for as long. Its commit is answered COORDINATOR
 a while, and may still happen. So may the group's removal, which is the last request of an outbox:
 requests behind it are answered NOT_COORDINATOR, and their clients find a group created anew.
 
-Source: docs/design/groups.md; upstream's offsets.commit.timeout.ms.
+Offsets of transactions go the same way, with two differences: a request with them is sent once,
+and a commit is dropped if its client's connection has closed before it is sent. Why: the client may
+have asked again elsewhere, and ended the transaction. The next request has a higher number, so that
+the log refuses a copy that it reads later.
+
+Source: docs/design/groups.md, docs/design/transactions-groups.md; upstream's
+offsets.commit.timeout.ms.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from coordinator.groups.decide import Size, commit_size, is_too_large
+from coordinator.groups.decide import AnyCommit, Size, commit_size, is_too_large
 from coordinator.groups.errors import GROUP_CODES, code_of
 from coordinator.groups.settings import (
     MAX_BACKOFF_MS,
@@ -33,6 +39,7 @@ from records.rpc.base import Request
 from records.rpc.group_log import (
     CommitGroupGenerationRequest,
     CommitGroupOffsetsRequest,
+    CommitTransactionalOffsetsRequest,
     RemoveGroupOffsetsRequest,
     RemoveGroupRequest,
 )
@@ -82,10 +89,16 @@ class Env(Protocol):
 class _Commit:
     """The offsets that one client commits."""
 
-    commit: CommitGroupOffsetsRequest.Commit
+    commit: AnyCommit
     size: Size
     on_done: OnDone | None  # None: it was answered that the outcome is unknown
     deadline_ms: int
+    is_connected: Callable[[], bool]  # always true of a commit without a transaction
+
+    @property
+    def is_transactional(self) -> bool:
+        """Return whether the offsets are committed in a transaction."""
+        return isinstance(self.commit, CommitTransactionalOffsetsRequest.Commit)
 
 
 @dataclass(slots=True)
@@ -129,8 +142,17 @@ class GroupOutbox:
 
     # --- queueing -----------------------------------------------------------------------------
 
-    def commit_offsets(self, commit: CommitGroupOffsetsRequest.Commit, on_done: OnDone) -> None:
-        """Queue an offset commit; call `on_done` once with its result."""
+    def commit_offsets(
+        self,
+        commit: AnyCommit,
+        on_done: OnDone,
+        *,
+        is_connected: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Queue an offset commit; call `on_done` once with its result.
+
+        It is dropped, and not sent, if `is_connected` returns False when its turn comes.
+        """
         size = commit_size((commit,))
         if is_too_large(size):
             on_done(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
@@ -140,7 +162,7 @@ class GroupOutbox:
             return
         deadline_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
         self._queued_bytes += size.size_bytes
-        self._append(_Commit(commit, size, on_done, deadline_ms))
+        self._append(_Commit(commit, size, on_done, deadline_ms, is_connected))
 
     def remove(self, on_done: OnDone) -> None:
         """Queue the group's removal; call `on_done` once with its result."""
@@ -188,6 +210,9 @@ class GroupOutbox:
         """Complete the request in flight by its response; None means an unknown outcome."""
         code = code_of(response, _CERTAIN)
         if code is None or not self._is_complete(code, response):
+            if self._is_sent_once(self._in_flight[0]):
+                self._finish(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+                return
             self._env.timers.set(self._key("retry"), self._env.now_ms + self._backoff_ms)
             self._backoff_ms = min(2 * self._backoff_ms, MAX_BACKOFF_MS)
             return
@@ -202,6 +227,10 @@ class GroupOutbox:
             self._env.on_ownership_lost(self.group_id)
             return
         self._backoff_ms = self._env.settings.retry_backoff_ms
+        self._finish(code, response)
+
+    def _finish(self, code: ErrorCode, response: Any) -> None:
+        """Give each entry of the request in flight its result, and send the next request."""
         done, self._in_flight, self._request = self._in_flight, [], None
         for index, entry in enumerate(done):
             if entry.on_done is None:
@@ -211,6 +240,11 @@ class GroupOutbox:
             else:
                 entry.on_done(code)
         self._send()
+
+    @staticmethod
+    def _is_sent_once(entry: _Entry) -> bool:
+        """Return whether a request with this entry is not sent again in doubt."""
+        return isinstance(entry, _Commit) and entry.is_transactional
 
     def _is_complete(self, code: ErrorCode, response: Any) -> bool:
         """Return whether the response has a known result for each commit of the request."""
@@ -266,8 +300,20 @@ class GroupOutbox:
     def _key(self, kind: str) -> TimerKey:
         return TimerKey(self.group_id, kind)
 
+    def _drop_disconnected(self) -> None:
+        """Drop queued commits whose clients have closed their connections."""
+        dropped = [e for e in self._queue if isinstance(e, _Commit) and not e.is_connected()]
+        for entry in dropped:
+            self._queue.remove(entry)
+            self._queued_bytes -= entry.size.size_bytes
+            if entry.on_done is not None:
+                entry.on_done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
     def _send(self) -> None:
-        if self._in_flight or not self._queue:
+        if self._in_flight:
+            return
+        self._drop_disconnected()
+        if not self._queue:
             return
         self._sequence += 1
         first = self._queue.popleft()
@@ -290,7 +336,12 @@ class GroupOutbox:
         else:
             commits = self._take_commits(first)
             self._in_flight = [*commits]
-            self._request = CommitGroupOffsetsRequest(
+            kind: Any = (
+                CommitTransactionalOffsetsRequest
+                if first.is_transactional
+                else CommitGroupOffsetsRequest
+            )
+            self._request = kind(
                 group_id=self.group_id,
                 ownership_epoch=self.ownership_epoch,
                 sequence=self._sequence,
@@ -315,11 +366,13 @@ class GroupOutbox:
     def _take_commits(self, first: _Commit) -> list[_Commit]:
         """Return `first` and the queued commits after it that fit into the same log record.
 
-        It stops at the next generation.
+        It stops at the next generation, and where commits in transactions begin or end.
         """
         taken = [first]
         size = first.size
         while self._queue and isinstance(entry := self._queue[0], _Commit):
+            if entry.is_transactional is not first.is_transactional:
+                break
             more = entry.size
             size = Size(size.offsets + more.offsets, size.size_bytes + more.size_bytes)
             if is_too_large(size):

@@ -67,16 +67,35 @@ class RunningGroups:
         self._paused_s = 0.0  # sum of all pauses
 
     def ask(
-        self, request: Request, version: int, *, client_id: str, client_host: str
+        self,
+        request: Request,
+        version: int,
+        *,
+        client_id: str,
+        client_host: str,
+        transaction_number: int = -1,
+        is_connected: Callable[[], bool] = lambda: True,
     ) -> asyncio.Future[Response]:
         """Return a future of the response; requests are processed in the order of calls.
 
         Cancelling the future discards the response; the request is carried out all the same.
+
+        Args:  transaction_number: of the ongoing transaction of a TxnOffsetCommit.
+               is_connected: returns whether the client still waits; only TxnOffsetCommit asks.
         """
         self._next_ticket += 1
         ticket = self._next_ticket
         unique = str(self._new_id()) if isinstance(request, JoinGroupRequest) else ""
-        inbound = InboundRequest(ticket, request, version, client_id, client_host, unique)
+        inbound = InboundRequest(
+            ticket,
+            request,
+            version,
+            client_id,
+            client_host,
+            unique,
+            transaction_number,
+            is_connected,
+        )
         future = self._loop.create_future()
         if self._is_closed:
             future.set_result(error_response(inbound, _closed_code(request)))

@@ -20,27 +20,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.placement import unfenced_brokers
 from coordinator.groups.core import GroupBroker
+from coordinator.groups.error_responses import transactional_response
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.settings import GroupSettings
+from diskless.apis.offset_proofs import AskLog, Proof, prove_offsets
 from diskless.cluster import Cluster
 from raft.net.connection import Answer, Reply, ServerConnection
 from raft.net.errors import BadHeaderError, Reason
-from raft.net.frames import Frame
+from raft.net.frames import Frame, Payload
 from raft.net.handlers import Serve, Served, payload
 from raft.net.header import RequestHeader
 from records.codec import decode_message
+from records.kafka_errors import ErrorCode
 from records.rpc import groups as rpc
 from records.rpc.base import Request, Response
 
 MAX_REQUEST_BYTES: Final = 2 * 1024 * 1024
 """The longest request that is decoded: at most one MiB of a member's data is stored. A longer one
 closes its connection; decoding this much takes a tenth of a second."""
+
+R = TypeVar("R", bound=Request)
 
 REQUESTS: Final[tuple[type[Request], ...]] = (
     rpc.OffsetCommitRequest,
@@ -92,7 +97,13 @@ class GroupApis:
         *,
         wall_ms: Callable[[], int],
         random: Random,
+        ask_transaction_log: AskLog | None = None,
     ) -> None:
+        """Create a broker's group coordinator and the handlers of its requests.
+
+        Args:  ask_transaction_log: proves offsets of transactions. None: this broker serves no
+               TxnOffsetCommit.
+        """
         core = GroupBroker(
             cluster.broker_id,
             settings,
@@ -109,6 +120,14 @@ class GroupApis:
             )
             for kind in REQUESTS
         }
+        if ask_transaction_log is not None:
+            versions = rpc.TxnOffsetCommitRequest.schema().versions
+            self.handlers = {
+                **self.handlers,
+                _key(rpc.TxnOffsetCommitRequest): Served(
+                    versions.first, versions.last, self._transactional_server(ask_transaction_log)
+                ),
+            }
         self._cluster = cluster
         self._seen: object = None  # the image's brokers that the coordinator has been notified of
         self._is_fenced = False
@@ -138,20 +157,56 @@ class GroupApis:
 
     def _server(self, kind: type[Request]) -> Serve:
         def serve(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
-            if len(body) > MAX_REQUEST_BYTES:
-                name = kind.schema().name
-                raise BadHeaderError(f"{name} of {len(body)} bytes, at most {MAX_REQUEST_BYTES}")
             future = self.running.ask(
-                decode_message(kind, body, header.api_version, whole=False),
+                _decode(kind, header, body),
                 header.api_version,
                 client_id=header.client_id or "",
-                client_host=f"/{connection.peer.rpartition(':')[0]}",
+                client_host=_host(connection),
             )
             if future.done():
                 return payload(header, future.result())
             return _later(connection, header, future)
 
         return serve
+
+    def _transactional_server(self, ask_log: AskLog) -> Serve:
+        async def commit(
+            connection: ServerConnection,
+            header: RequestHeader,
+            request: rpc.TxnOffsetCommitRequest,
+        ) -> Payload:
+            version, image = header.api_version, self._cluster.image
+            code = self.running.core.refuse_group(request.group_id, may_be_empty=False)
+            proof = Proof(code, -1)
+            if code is ErrorCode.NONE:
+                proof = await prove_offsets(request, version, image=image, ask_log=ask_log)
+            if proof.error_code is not ErrorCode.NONE:
+                return payload(header, transactional_response(request, {}, proof.error_code))
+            response = await self.running.ask(
+                request,
+                version,
+                client_id=header.client_id or "",
+                client_host=_host(connection),
+                transaction_number=proof.transaction_number,
+                is_connected=lambda: not connection.closed,
+            )
+            return payload(header, response)
+
+        def serve(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
+            return commit(connection, header, _decode(rpc.TxnOffsetCommitRequest, header, body))
+
+        return serve
+
+
+def _decode(kind: type[R], header: RequestHeader, body: Frame) -> R:
+    if len(body) > MAX_REQUEST_BYTES:
+        name = kind.schema().name
+        raise BadHeaderError(f"{name} of {len(body)} bytes, at most {MAX_REQUEST_BYTES}")
+    return decode_message(kind, body, header.api_version, whole=False)
+
+
+def _host(connection: ServerConnection) -> str:
+    return f"/{connection.peer.rpartition(':')[0]}"
 
 
 def _later(

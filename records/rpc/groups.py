@@ -327,3 +327,41 @@ class OffsetDeleteResponse(Response, key=47, versions="0", flexible="none"):
     error_code: Int16 = 0
     throttle_time_ms: Int32 = 0
     topics: Array[OffsetDeleteResponseTopic]
+
+
+class TxnOffsetCommitRequest(Request, key=28, versions="0-5", flexible="3+"):
+    """Commits a group's offsets in a transaction. Source: KIP-98, KIP-447 (members), KIP-890."""
+
+    class TxnOffsetCommitRequestTopic(Message):
+        class TxnOffsetCommitRequestPartition(Message):
+            partition_index: Int32
+            committed_offset: Int64
+            committed_leader_epoch: Annotated[Int32, since(2), IGNORABLE] = -1
+            committed_metadata: String | None
+
+        name: String
+        partitions: Array[TxnOffsetCommitRequestPartition]
+
+    transactional_id: String
+    group_id: String
+    producer_id: Int64
+    producer_epoch: Int16
+    generation_id: Annotated[Int32, since(3)] = -1
+    member_id: Annotated[String, since(3)] = ""
+    group_instance_id: Annotated[String | None, since(3)] = None
+    topics: Array[TxnOffsetCommitRequestTopic]
+
+
+class TxnOffsetCommitResponse(Response, key=28, versions="0-5", flexible="3+"):
+    """Returns a result for each partition. Source: KIP-98."""
+
+    class TxnOffsetCommitResponseTopic(Message):
+        class TxnOffsetCommitResponsePartition(Message):
+            partition_index: Int32
+            error_code: Int16
+
+        name: String
+        partitions: Array[TxnOffsetCommitResponsePartition]
+
+    throttle_time_ms: Int32 = 0
+    topics: Array[TxnOffsetCommitResponseTopic]

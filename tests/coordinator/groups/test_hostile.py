@@ -30,6 +30,7 @@ CLIENTS = (
     rpc.ListGroupsRequest,
     rpc.DeleteGroupsRequest,
     rpc.OffsetDeleteRequest,
+    rpc.TxnOffsetCommitRequest,
 )
 PEERS = (
     group_log.AcquireGroupOwnershipRequest,

@@ -8,11 +8,22 @@ from typing import Any
 
 import pytest
 
-from coordinator.groups import checkpoint, decide, decide_transactions, leader, service
+from coordinator.groups import (
+    checkpoint,
+    decide,
+    decide_transactions,
+    leader,
+    offsets,
+    reads,
+    service,
+)
+from coordinator.groups.group import ClassicGroup
+from coordinator.groups.outbox import GroupOutbox
 from coordinator.groups.pending import PendingOffsets, _Edit
 from coordinator.groups.state import GroupsEdit
 from records.kafka_errors import ErrorCode
 from records.rpc.group_log import RemoveGroupRequest
+from tests.coordinator.groups import test_transactional_commits as commits
 from tests.coordinator.groups import test_transactional_offsets as rules
 
 Patch = pytest.MonkeyPatch
@@ -140,6 +151,31 @@ def stability_is_not_asked_for(patch: Patch) -> None:
     patch.setattr(service, "_topics", blind)
 
 
+def a_commit_in_doubt_is_sent_again(patch: Patch) -> None:
+    """A transactional commit whose answer is lost is sent again, as plain commits are."""
+    patch.setattr(GroupOutbox, "_is_sent_once", staticmethod(lambda _entry: False))
+
+
+def closed_connections_are_not_noticed(patch: Patch) -> None:
+    """A commit of a client that has closed its connection is sent all the same."""
+    patch.setattr(GroupOutbox, "_drop_disconnected", lambda _self: None)
+
+
+def rebalances_end_producers(patch: Patch) -> None:
+    """A transactional commit during a rebalance gets REBALANCE_IN_PROGRESS."""
+    patch.setattr(ClassicGroup, "refuse_transactional_commit", ClassicGroup.refuse_commit)
+
+
+def a_broker_forgets_require_stable(patch: Patch) -> None:
+    """A broker does not pass `require_stable` on to the group log."""
+    fetch = offsets.fetch_request
+
+    def careless(group: Any) -> Any:
+        return fetch(group._replace(require_stable=False))
+
+    patch.setattr(reads, "fetch_request", careless)
+
+
 MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     "pending offsets are visible": (
         pending_offsets_are_visible,
@@ -188,6 +224,22 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     "a producer without a member is refused": (
         members_only,
         rules.test_a_producer_without_a_member_commits_in_a_group_that_has_members,
+    ),
+    "a commit in doubt is sent again": (
+        a_commit_in_doubt_is_sent_again,
+        commits.test_a_transactional_commit_whose_answer_is_lost_is_not_sent_again,
+    ),
+    "a closed connection is not noticed": (
+        closed_connections_are_not_noticed,
+        commits.test_a_commit_is_dropped_if_its_connection_closes_before_it_is_sent,
+    ),
+    "a rebalance ends a producer": (
+        rebalances_end_producers,
+        commits.test_a_member_of_a_generation_without_assignments_gets_illegal_generation,
+    ),
+    "a broker forgets require_stable": (
+        a_broker_forgets_require_stable,
+        lambda: commits.test_an_offset_fetch_that_requires_stability_is_refused_until_the_marker(9),
     ),
     "require_stable is ignored": (
         stability_is_not_asked_for,

@@ -212,8 +212,13 @@ class World:
         version: int | None = None,
         broker: int | None = None,
         client: str = "c",
+        number: int = -1,
+        is_connected: Callable[[], bool] = lambda: True,
     ) -> int:
-        """Send a client's request; return its ticket."""
+        """Send a client's request; return its ticket.
+
+        `number` is that of the ongoing transaction of a TxnOffsetCommit.
+        """
         self.tickets += 1
         ticket = self.tickets
         version = request.schema().versions.last if version is None else version
@@ -221,7 +226,9 @@ class World:
             broker = self.owner(getattr(request, "group_id", GROUP))
         self.versions[ticket] = (broker, version)
         unique = f"u{ticket}"
-        self._step(broker, InboundRequest(ticket, request, version, client, "/host", unique))
+        more = (number, is_connected)
+        inbound = InboundRequest(ticket, request, version, client, "/host", unique, *more)
+        self._step(broker, inbound)
         self.run()
         return ticket
 

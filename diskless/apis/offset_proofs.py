@@ -1,0 +1,94 @@
+"""Proves that a group's offsets belong to an ongoing transaction, and learns its number.
+
+The leader of the transaction log answers, behind its read barrier, whether the group log takes part
+in the transaction. In TV2 (TxnOffsetCommit 5 and later) the same question adds it, and is repeated
+for a short time while the former transaction of the producer is ending.
+
+Source: docs/design/transactions-groups.md#on-the-broker; KIP-890; docs/design/transactions.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from coordinator.controller.image import MetadataImage
+from records.internal_topics import CONSUMER_OFFSETS
+from records.kafka_errors import ErrorCode
+from records.rpc import transaction_log as rpc
+from records.rpc.groups import TxnOffsetCommitRequest
+
+AskLog = Callable[[rpc.ProveTransactionRequest], Awaitable[rpc.ProveTransactionResponse | None]]
+"""Asks the transaction log's leader once; returns None if it did not answer."""
+
+ADDING_VERSION: Final = 5
+"""TxnOffsetCommit: the first version that adds the group log to the transaction (TV2)."""
+
+ABORTABLE_VERSION: Final = 4
+"""TxnOffsetCommit: the first version with TRANSACTION_ABORTABLE."""
+
+ATTEMPTS: Final = 6
+PAUSE_S: Final = 0.02
+"""A former transaction that is ending is waited for up to 0.1 s."""
+
+
+class Proof(NamedTuple):
+    """The number of an ongoing transaction, or the error that answers the client."""
+
+    error_code: ErrorCode
+    transaction_number: int
+
+
+def group_log_topic(image: MetadataImage) -> rpc.TransactionTopic | None:
+    """Return the group log as a partition of a transaction; None if the image lacks it."""
+    topic_id = image.topic_ids.get(CONSUMER_OFFSETS)
+    if topic_id is None:
+        return None
+    return rpc.TransactionTopic(topic_id=topic_id, topic_name=CONSUMER_OFFSETS, partitions=(0,))
+
+
+async def prove_offsets(
+    request: TxnOffsetCommitRequest,
+    version: int,
+    *,
+    image: MetadataImage,
+    ask_log: AskLog,
+) -> Proof:
+    """Prove that a TxnOffsetCommit is of an ongoing transaction that has the group log."""
+    topic = group_log_topic(image)
+    if topic is None:
+        return Proof(ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    question = rpc.ProveTransactionRequest(
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        topics=(topic,),
+        adds=version >= ADDING_VERSION,
+        metadata_offset=image.offset,
+    )
+    for _ in range(ATTEMPTS):
+        answer = await ask_log(question)
+        is_ending = answer is not None and answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+        if not (question.adds and is_ending):
+            break
+        await asyncio.sleep(PAUSE_S)
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE if answer is None else ErrorCode(answer.error_code)
+    if answer is None or code is not ErrorCode.NONE:
+        return Proof(client_error(code, version), -1)
+    return Proof(ErrorCode.NONE, answer.transaction_number)
+
+
+def client_error(code: ErrorCode, version: int) -> ErrorCode:
+    """Translate an error of the transaction log for a TxnOffsetCommit of this version."""
+    match code:
+        case ErrorCode.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        case ErrorCode.TRANSACTION_ABORTABLE if version < ABORTABLE_VERSION:
+            return ErrorCode.INVALID_TXN_STATE
+        case ErrorCode.CONCURRENT_TRANSACTIONS if version < ADDING_VERSION:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.REQUEST_TIMED_OUT:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case _:
+            return code

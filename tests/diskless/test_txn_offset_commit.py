@@ -1,0 +1,175 @@
+"""TxnOffsetCommit behind a broker's handler: proved on arrival, tried once, dropped when closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from coordinator.groups.settings import GroupSettings
+from diskless.apis.groups import GroupApis
+from diskless.apis.offset_proofs import client_error, group_log_topic
+from records.kafka_errors import ErrorCode
+from records.rpc import groups as rpc
+from records.rpc import transaction_log
+from records.rpc.group_log import CommitTransactionalOffsetsRequest
+from tests.coordinator.groups.test_transactional_commits import code, request
+from tests.coordinator.groups.world import TRANSACTIONS
+from tests.diskless.calling import Caller, call
+from tests.diskless.cluster_world import ClusterWorld
+from tests.diskless.virtual_time import run
+
+Answer = transaction_log.ProveTransactionResponse
+KEY = rpc.TxnOffsetCommitRequest.schema().key
+
+
+class TransactionLog:
+    """Answers proofs as a test says, and keeps the questions."""
+
+    def __init__(self) -> None:
+        self.questions: list[transaction_log.ProveTransactionRequest] = []
+        self.answers: list[Answer | None] = [Answer(transaction_number=3)]
+        self.on_question: Callable[[], None] = lambda: None
+
+    async def ask(self, question: transaction_log.ProveTransactionRequest) -> Answer | None:
+        """Return the next answer, and the last one for ever."""
+        self.questions.append(question)
+        self.on_question()
+        await asyncio.sleep(0)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@asynccontextmanager
+async def a_broker() -> AsyncIterator[tuple[ClusterWorld, GroupApis, TransactionLog]]:
+    async with ClusterWorld() as world:
+        await world.create("t", partitions=2)
+        world.group_log._features = lambda: TRANSACTIONS
+        transactions = TransactionLog()
+        apis = GroupApis(
+            world.cluster(1),
+            GroupSettings(initial_rebalance_delay_ms=0),
+            wall_ms=world.wall_ms,
+            random=Random(1),
+            ask_transaction_log=transactions.ask,
+        )
+        yield world, apis, transactions
+        await apis.close()
+
+
+async def commit(apis: GroupApis, version: int = 4, **more: Any) -> int:
+    """Commit an offset in a transaction; return the error."""
+    given = request(5)
+    answer = await call(apis.handlers, given, rpc.TxnOffsetCommitResponse, version, **more)
+    return code(answer)
+
+
+def refused(error: ErrorCode) -> Answer:
+    """Return the transaction log's answer with an error."""
+    return Answer(error_code=int(error))
+
+
+def test_a_broker_without_a_transaction_log_does_not_serve_txn_offset_commit() -> None:
+    async def story() -> None:
+        async with ClusterWorld() as world:
+            settings = GroupSettings()
+            apis = GroupApis(world.cluster(1), settings, wall_ms=world.wall_ms, random=Random(1))
+            assert KEY not in apis.handlers
+            await apis.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_commit_is_proved_for_the_group_log_and_added_from_version_five(version: int) -> None:
+    async def story() -> None:
+        async with a_broker() as (world, apis, transactions):
+            sent = record_calls(world)
+            assert await commit(apis, version) == 0
+            (question,) = transactions.questions
+            assert question.topics == (group_log_topic(world.image),)
+            assert (question.transactional_id, question.producer_id) == ("x", 7)
+            assert question.adds is (version >= 5)
+            (written,) = sent
+            assert written.commits[0].transaction_number == 3
+
+    run(story)
+
+
+def record_calls(world: ClusterWorld) -> list[CommitTransactionalOffsetsRequest]:
+    """Keep the transactional commits that reach the group log."""
+    sent: list[CommitTransactionalOffsetsRequest] = []
+    ask = world.group_log.ask
+
+    def recording(given: Any, done: Any) -> None:
+        if isinstance(given, CommitTransactionalOffsetsRequest):
+            sent.append(given)
+        ask(given, done)
+
+    world.group_log.ask = recording  # type: ignore[method-assign]
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("told", "version", "error"),
+    [
+        (None, 4, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (refused(ErrorCode.NOT_LEADER_OR_FOLLOWER), 4, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (refused(ErrorCode.PRODUCER_FENCED), 4, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING), 4, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (refused(ErrorCode.TRANSACTION_ABORTABLE), 3, ErrorCode.INVALID_TXN_STATE),
+        (refused(ErrorCode.TRANSACTION_ABORTABLE), 4, ErrorCode.TRANSACTION_ABORTABLE),
+        (refused(ErrorCode.CONCURRENT_TRANSACTIONS), 4, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (refused(ErrorCode.CONCURRENT_TRANSACTIONS), 5, ErrorCode.CONCURRENT_TRANSACTIONS),
+    ],
+)
+def test_a_commit_that_is_not_proved_gets_the_code_of_its_version_and_writes_nothing(
+    told: Answer | None, version: int, error: ErrorCode
+) -> None:
+    async def story() -> None:
+        async with a_broker() as (world, apis, transactions):
+            sent = record_calls(world)
+            transactions.answers = [told]
+            assert await commit(apis, version) == error
+            assert not sent
+
+    run(story)
+
+
+def test_adding_the_group_log_waits_while_the_former_transaction_is_ending() -> None:
+    async def story() -> None:
+        async with a_broker() as (_, apis, transactions):
+            ending = refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+            transactions.answers = [ending, ending, Answer(transaction_number=4)]
+            assert await commit(apis, 5) == 0
+            assert len(transactions.questions) == 3
+
+    run(story)
+
+
+def test_a_broker_drops_a_commit_whose_connection_closes_while_it_is_proved() -> None:
+    async def story() -> None:
+        async with a_broker() as (world, apis, transactions):
+            sent, caller = record_calls(world), Caller()
+            transactions.on_question = caller.close
+            assert await commit(apis, caller=caller) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert not sent
+
+    run(story)
+
+
+def test_a_broker_proves_no_commit_for_a_group_that_it_does_not_coordinate() -> None:
+    async def story() -> None:
+        async with a_broker() as (_, apis, transactions):
+            apis.set_fenced(is_fenced=True)
+            assert await commit(apis) == ErrorCode.NOT_COORDINATOR
+            assert not transactions.questions
+
+    run(story)
+
+
+def test_a_timeout_of_the_transaction_log_is_retried_by_the_client() -> None:
+    assert client_error(ErrorCode.REQUEST_TIMED_OUT, 4) == ErrorCode.COORDINATOR_NOT_AVAILABLE

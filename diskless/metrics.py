@@ -27,6 +27,7 @@ from coordinator.controller.image import MetadataImage
 from diskless.cluster import Replica
 from diskless.compaction.service import RewritingCounters
 from diskless.fetch.object_cache import CacheCounters
+from diskless.fetch.read_ahead import ReadAhead
 from diskless.fetch.service import FetchCounters
 from diskless.fetch.staleness import Staleness
 from diskless.histograms import Histogram
@@ -57,6 +58,7 @@ class _Produces(Protocol):
 class _Fetches(Protocol):
     counters: FetchCounters
     reading_bytes: int
+    read_ahead: ReadAhead
 
 
 class _Writes(Protocol):
@@ -211,6 +213,15 @@ class BrokerCollector:
         yield _gauge("cache_bytes", "Bytes of objects cached in memory", self._cache.kept_bytes)
         yield _counter("cache_reads", "Reads of objects", counters.reads)
         yield _counter("cache_hits", "Reads without a request to the store", counters.hits)
+        ahead = self._fetch.read_ahead
+        text = "Bytes read ahead for sequential consumers"
+        yield _counter("read_ahead_bytes", text, ahead.counters.bytes)
+        text = "Bytes read ahead that a consumer reached"
+        yield _counter("read_ahead_used_bytes", text, ahead.counters.used_bytes)
+        text = "Bytes read ahead that no consumer has reached yet"
+        yield _gauge("read_ahead_pending_bytes", text, ahead.pending_bytes)
+        text = "Runs that could not be read ahead"
+        yield _counter("read_ahead_failures", text, ahead.counters.failures)
         yield _counter("store_gets", "GET requests to the store", counters.gets)
         yield _counter("store_get_bytes", "Bytes requested by GETs", counters.get_bytes)
 

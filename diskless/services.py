@@ -38,6 +38,7 @@ from diskless.compaction.child import ChildWorker
 from diskless.compaction.service import Rewriting, RewritingSettings
 from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.object_cache import CacheSettings, ObjectCache
+from diskless.fetch.read_ahead import ReadAheadSettings
 from diskless.fetch.service import FetchService
 from diskless.fetch.staleness import Staleness
 from diskless.metrics import BrokerCollector
@@ -97,7 +98,16 @@ class Services:
         cluster.on_image(self.spreading.on_image)
         self.produce = self._make_produce()
         self.fetch = FetchService(
-            cluster, cache=self.cache, news=self.news, staleness=self.staleness
+            cluster,
+            cache=self.cache,
+            news=self.news,
+            staleness=self.staleness,
+            read_ahead=ReadAheadSettings(
+                max_bytes=min(
+                    values["esker.fetch.read.ahead.max.bytes"],
+                    values["esker.fetch.cache.max.bytes"] // 2,
+                )
+            ),
         )
         self.records = RecordApis(self.produce, self.fetch)
         self.groups = GroupApis(cluster, GroupSettings.of(values), wall_ms=wall_ms, random=random)
@@ -242,5 +252,6 @@ class Services:
         """Close all services and the store; no client may be connected any more."""
         await self.clusters.close()
         await self.producers.close()
+        await self.fetch.close()
         await self.cache.close()
         await self._store.close()

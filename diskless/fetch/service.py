@@ -35,6 +35,7 @@ from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.object_cache import ObjectCache
+from diskless.fetch.read_ahead import ReadAhead, ReadAheadSettings
 from diskless.fetch.runs_reader import DamagedRunError, Run, read_runs, run_of
 from diskless.fetch.staleness import Staleness
 from diskless.loop_turns import Pace
@@ -116,11 +117,13 @@ class FetchService:
         cache: ObjectCache,
         news: CommitNotifications,
         staleness: Staleness,
+        read_ahead: ReadAheadSettings | None = None,
     ) -> None:
         """Create the service that answers Fetch requests for this cluster.
 
         Args:  news: notified whenever a replica or the image has changed.
         """
+        self.read_ahead = ReadAhead(cache, read_ahead or ReadAheadSettings())
         self.counters = FetchCounters()
         self.reading_bytes = 0  # of answers being made
         self._cluster = cluster
@@ -198,6 +201,10 @@ class FetchService:
         """Return a partition's log start and high watermark in this broker's replica."""
         replica = self._cluster.replica(asked.coordinator)
         return None if replica is None else replica.ends(asked.topic_id, asked.partition)
+
+    async def close(self) -> None:
+        """Cancel the reads that no Fetch waits for."""
+        await self.read_ahead.close()
 
     def leave(self) -> None:
         """Redirect all clients, with or without a waiting Fetch, because the broker is stopping."""
@@ -387,6 +394,7 @@ class FetchService:
     ) -> _Partition:
         """Read a partition's batches; a read failure becomes an error code in the response."""
         records: bytes | memoryview = b""
+        self._note_read(asked.fetch_offset, answer)
         try:
             records = await read_runs(
                 self._cache, answer.runs, from_offset=asked.fetch_offset, max_bytes=answer.max_bytes
@@ -408,6 +416,20 @@ class FetchService:
             log.warning("action=fetch error=%r", str(failure))
             answer = answer._replace(error=ErrorCode.KAFKA_STORAGE_ERROR)
         return self._response(asked, answer, records)
+
+    def _note_read(self, offset: int, answer: _PartitionResult) -> None:
+        """Let the runs behind this answer be read ahead, if the consumer reads sequentially."""
+        asked = answer.asked
+        assert asked is not None, f"runs of nothing: {answer}"
+
+        async def look_up(first_offset: int, max_bytes: int) -> Sequence[Run]:
+            wanted = asked._replace(offset=first_offset, max_bytes=max_bytes)
+            (found,) = await self._find(asked.coordinator, [wanted], max_bytes)
+            return () if found is None or found.error_code else tuple(map(run_of, found.batches))
+
+        self.read_ahead.note(
+            (asked.topic_id, asked.partition), offset, answer.runs, answer.high_watermark, look_up
+        )
 
     def _response(
         self,

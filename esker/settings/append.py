@@ -63,4 +63,11 @@ SETTINGS: Final = (
         256 * MEBIBYTE,
         "Bytes of objects that a broker keeps in memory for its consumers.",
     ),
+    Setting(
+        "esker.fetch.read.ahead.max.bytes",
+        integer(0, 2**40),
+        64 * MEBIBYTE,
+        "Bytes that a broker reads from the store before its sequential consumers ask for them, in "
+        "all, and at most half of esker.fetch.cache.max.bytes; 0: none.",
+    ),
 )

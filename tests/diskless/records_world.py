@@ -142,6 +142,7 @@ class RecordsBroker:
         """Close the writers, the cleaner and the cache, as a stopping broker does."""
         await self.writers.close(timeout_s)
         await self.cleaner.close()
+        await self.fetch_service.close()
         await self.cache.close()
 
     # --- what a client does ---------------------------------------------------------------------

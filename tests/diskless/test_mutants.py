@@ -92,7 +92,14 @@ class SkipsTheBarrier(FetchService):
 
 
 def test_a_broker_mutant_that_skips_the_read_barrier_is_caught() -> None:
-    dies(Story(0, fetch_type=SkipsTheBarrier))
+    """One story in six has no Fetch above its replica's end, so several are told."""
+    for seed in range(8):
+        try:
+            dies(Story(seed, fetch_type=SkipsTheBarrier))
+        except pytest.fail.Exception:
+            continue
+        return
+    raise AssertionError("no story has failed")
 
 
 class TellsHalf(ObjectWriter):

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from coordinator.persistent_map import Map
-from records.features import ESKER_VERSION, IMPLIED, SUPPORTED
+from records.features import ESKER_VERSION, IMPLIED, SUPPORTED, TRANSACTION_VERSION
 
 
 class UnsupportedLevelError(Exception):
@@ -71,3 +72,16 @@ def may_write_format(features: Features, level: int) -> bool:
     (False, True)
     """
     return features.level(ESKER_VERSION) >= level
+
+
+TRANSACTION_FORMATS: Final = 4
+"""The level of esker.version that introduced the formats of transactions."""
+
+
+def has_transactions(features: Features) -> bool:
+    """Return whether the finalized features allow transactions in this cluster.
+
+    Args:  features: of the node's own copy of the cluster log.
+    """
+    is_on = features.level(TRANSACTION_VERSION) >= 1
+    return is_on and may_write_format(features, TRANSACTION_FORMATS)

@@ -23,6 +23,8 @@ from uuid import UUID
 from coordinator.batch.interface import BatchCoordinator, CallTarget
 from coordinator.controller.image import MetadataImage
 from coordinator.groups.state import Group
+from coordinator.leader_client import Failure
+from coordinator.transactions.state import TransactionsImage
 from records.rpc import batch_coordinator as rpc
 from records.rpc.base import Request, Response
 from records.types import Offset
@@ -111,6 +113,12 @@ class Cluster(Protocol):
 
     def groups_age_ms(self) -> float | None:
         """Return an upper bound of the groups' replica age in ms, or None if unknown."""
+
+    async def ask_transactions(self, request: Request) -> Response | Failure:
+        """Send a request once to the transaction log's leader; return a response or a Failure."""
+
+    def transactions(self) -> tuple[TransactionsImage, Offset]:
+        """Return the transactions in the local replica of their log, and the replica's offset."""
 
     def metadata_offset(self) -> Offset:
         """Return the offset of the last record in the cluster image; -1 before any record."""

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 METADATA_VERSION: Final = "metadata.version"
 ESKER_VERSION: Final = "esker.version"
+TRANSACTION_VERSION: Final = "transaction.version"
 
 
 class Levels(NamedTuple):
@@ -36,7 +37,7 @@ SUPPORTED: Final[Mapping[str, Levels]] = MappingProxyType(
         METADATA_VERSION: Levels(15, 27),
         "kraft.version": Levels(0, 0),  # voters stand in the settings, not in the log
         "group.version": Levels(0, 0),  # groups of the classic protocol
-        "transaction.version": Levels(0, 0),
+        TRANSACTION_VERSION: Levels(0, 0),
         ESKER_VERSION: Levels(1, 3),
     }
 )

@@ -27,6 +27,10 @@ from uuid import UUID
 from coordinator.controller.apply import ImageEdit
 from coordinator.controller.decide.brokers import fence_silent
 from coordinator.controller.decide.context import Context, Decision, Limits
+from coordinator.controller.decide.transactions import (
+    create_transaction_log,
+    lacks_transaction_log,
+)
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.preference import (
@@ -349,6 +353,8 @@ class Controller:
                 self._on_preferences_changed,
                 name="change preferences",
             )
+        if lacks_transaction_log(image):
+            self.submit(create_transaction_log, lambda _: None, name="create transaction log")
         self._keep_alive(now_ms)
 
     def _on_preferences_changed(self, outcome: Any) -> None:

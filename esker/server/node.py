@@ -13,6 +13,7 @@ from coordinator.controller.decide import Limits as DecisionLimits
 from coordinator.controller.leader import ControllerConfig as Deciding
 from coordinator.features import Features
 from coordinator.groups.settings import LogSettings
+from coordinator.transactions.settings import TransactionSettings
 from esker.server.controllers import ClusterMachine, ControllerParts, ControllerSettings
 from esker.server.coordinators import CoordinatorNodeService
 from esker.server.feature_metrics import feature_metrics
@@ -29,6 +30,7 @@ from esker.server.replica_set import (
 from esker.server.security import listener_security
 from esker.server.snapshot_hosting import SnapshotKeeping
 from esker.server.storage import open_storage
+from esker.server.transactions import TransactionLogNodeService
 from esker.settings.addresses import BROKER, CONTROLLER
 from esker.settings.config import Endpoint as Address
 from esker.settings.config import NodeSettings
@@ -165,10 +167,16 @@ class NodeParts:
                 host, config.coordinators, controllers.view, voters=len(config.voters)
             )
             groups = GroupLogNodeService(host, LogSettings.of(config.values), controllers.listen)
+            transactions = TransactionLogNodeService(
+                host,
+                TransactionSettings.of(config.values),
+                controllers.listen,
+                [(place.host, place.port) for place in config.voters.values()],
+            )
             self.collectors.append(coordinators.metrics)
             self.degradations.append(coordinators.degradations)
-            services += [coordinators, controllers.node_service(host), groups]
-            machines = SharedMachines(controllers, coordinators, groups)
+            services += [coordinators, controllers.node_service(host), groups, transactions]
+            machines = SharedMachines(controllers, coordinators, groups, transactions)
         if BROKER in config.roles:
             voters = [(place.host, place.port) for place in config.voters.values()]
             observing = ObserverSettings(voters=voters, coordinators=config.coordinators)

@@ -32,17 +32,26 @@ from coordinator.controller.machine import ControllerMachine
 from coordinator.groups.client import GroupLogClient
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.state import Group
-from coordinator.leader_client import Address
+from coordinator.leader_client import Address, Failure
+from coordinator.transactions.client import TransactionLogClient
+from coordinator.transactions.machine import TransactionMachine
+from coordinator.transactions.state import TransactionsImage
 from diskless.latest_image import LatestImage
 from esker.server.controllers import ClusterMachine, ControllerParts
 from esker.server.coordinators import CoordinatorNodeService
 from esker.server.groups import GroupLogNodeService, GroupReplica
+from esker.server.transactions import TransactionLogNodeService, TransactionReplica
 from esker.settings.coordinator_options import CoordinatorOptions
 from raft.driver.config import QUORUM_TOPICS
 from raft.driver.node_services import ClusterEvents, ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
-from records.internal_topics import CLUSTER_METADATA, CONSUMER_OFFSETS, DISKLESS_METADATA
+from records.internal_topics import (
+    CLUSTER_METADATA,
+    CONSUMER_OFFSETS,
+    DISKLESS_METADATA,
+    TRANSACTION_STATE,
+)
 from records.rpc.base import Request, Response
 from records.rpc.brokers import BrokerHeartbeatRequest
 from records.types import Offset
@@ -85,6 +94,9 @@ class Machines(Protocol):
     def group_machine(self) -> GroupMachine | None:
         """Return the state machine of the consumer groups' log, or None before the log starts."""
 
+    def transaction_machine(self) -> TransactionMachine | None:
+        """Return the state machine of the transaction log, or None before the log starts."""
+
 
 class OwnMachines:
     """The state machines of a node whose only role is broker."""
@@ -94,6 +106,7 @@ class OwnMachines:
         self._host = host
         self._coordinators: dict[int, CoordinatorMachine] = {}
         self._groups = GroupReplica(host)
+        self._transactions = TransactionReplica(host)
         self.groups = self._groups.groups
 
     def begin_cluster(
@@ -115,6 +128,7 @@ class OwnMachines:
             machine = self._coordinators[partition] = CoordinatorMachine(directory, identity)
             host.host(log, machine)
         self._groups.begin(log, topic, partition, directory)
+        self._transactions.begin(log, topic, partition, directory)
 
     async def end(self, topic: str, partition: int) -> None:
         """Close the state machine of an ended coordinator log or groups' log."""
@@ -123,6 +137,7 @@ class OwnMachines:
             if machine is not None:
                 machine.close()
         await self._groups.end(topic, partition)
+        await self._transactions.end(topic, partition)
 
     def coordinator(self, partition: int) -> CoordinatorMachine | None:
         """Return this broker's state machine of a coordinator partition, or None."""
@@ -131,6 +146,10 @@ class OwnMachines:
     def group_machine(self) -> GroupMachine | None:
         """Return this broker's state machine of the groups' log, or None before its start."""
         return self._groups.machine
+
+    def transaction_machine(self) -> TransactionMachine | None:
+        """Return this broker's state machine of the transaction log, or None before its start."""
+        return self._transactions.machine
 
 
 class SharedMachines:
@@ -141,9 +160,11 @@ class SharedMachines:
         controllers: ControllerParts,
         coordinators: CoordinatorNodeService,
         groups: GroupLogNodeService,
+        transactions: TransactionLogNodeService,
     ) -> None:
         self._controllers = controllers
         self._groups = groups
+        self._transactions = transactions
         self.coordinator = coordinators.machine
         self.groups = groups.groups
 
@@ -155,6 +176,10 @@ class SharedMachines:
     def group_machine(self) -> GroupMachine | None:
         """Return the state machine of the consumer groups' log, or None before that log starts."""
         return self._groups.machine
+
+    def transaction_machine(self) -> TransactionMachine | None:
+        """Return the state machine of the transaction log, or None before that log starts."""
+        return self._transactions.machine
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
         """Do nothing, because the controller in this process builds the state machine."""
@@ -181,6 +206,7 @@ class ObservedCluster(LatestImage):
         self._controllers: dict[type[Request], ControllerClient] = {}
         self._leaders: dict[int, CoordinatorClient] = {}
         self._groups = GroupLogClient(settings.voters, client_id=client_id)
+        self._transactions = TransactionLogClient(settings.voters, client_id=client_id)
 
     # --- a NodeService ------------------------------------------------------------------------
 
@@ -202,6 +228,18 @@ class ObservedCluster(LatestImage):
             assert groups is not None, f"{log.name} has begun without a state"
             age = self._groups_age = Freshness(log, lambda: groups.applied.offset)
             groups.listen(lambda _: age.note())
+        elif (topic, partition) == (TRANSACTION_STATE, 0):
+            self._begin_transactions(log)
+
+    def _begin_transactions(self, log: ReplicatedLog) -> None:
+        machine = self._machines.transaction_machine()
+        assert machine is not None, f"{log.name} has begun without a state"
+
+        def note_leader(_: TransactionsImage) -> None:
+            if log.leader_id is not None:
+                self._transactions.note_leader(log.leader_id)
+
+        machine.listen(note_leader)
 
     def _begin_replica(self, log: ReplicatedLog, partition: int) -> None:
         machine = self._machines.coordinator(partition)
@@ -232,6 +270,7 @@ class ObservedCluster(LatestImage):
         for leader in self._leaders.values():
             await leader.close()
         self._groups.close()
+        self._transactions.close()
 
     # --- what is known here ---------------------------------------------------------------------
 
@@ -324,6 +363,17 @@ class ObservedCluster(LatestImage):
     async def ask_groups(self, request: Request) -> Response | None:
         """Send a request once to the groups' log leader; return None if the outcome is unknown."""
         return await self._groups.call(request)
+
+    async def ask_transactions(self, request: Request) -> Response | Failure:
+        """Send a request once to the transaction log's leader; return a response or a Failure."""
+        return await self._transactions.call(request)
+
+    def transactions(self) -> tuple[TransactionsImage, Offset]:
+        """Return the transactions in this broker's replica, and the replica's offset."""
+        machine = self._machines.transaction_machine()
+        if machine is None:
+            return TransactionsImage(), Offset(0)
+        return machine.image, machine.applied.offset
 
 
 def _age_ms(age: Freshness | None) -> float | None:

@@ -19,14 +19,19 @@ from raft.net import Limits
 from raft.net.security import ListenerSecurity
 from raft.segments.log import LogConfig
 from raft.wire.responses import Group
-from records.internal_topics import CLUSTER_METADATA, CONSUMER_OFFSETS, DISKLESS_METADATA
+from records.internal_topics import (
+    CLUSTER_METADATA,
+    CONSUMER_OFFSETS,
+    DISKLESS_METADATA,
+    TRANSACTION_STATE,
+)
 from records.schema import MetadataRecord
 from records.types import METADATA_TOPIC_ID, ZERO_UUID, NodeId
 
 METADATA_GROUP: Final = Group(CLUSTER_METADATA, 0, METADATA_TOPIC_ID)
 """The group whose log names all others; the only one a node opens without being told of it."""
 
-QUORUM_TOPICS: Final = frozenset({DISKLESS_METADATA, CONSUMER_OFFSETS})
+QUORUM_TOPICS: Final = frozenset({DISKLESS_METADATA, CONSUMER_OFFSETS, TRANSACTION_STATE})
 """Topics of the cluster log whose partitions are groups of this quorum."""
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
@@ -43,6 +43,20 @@ from coordinator.groups.service import CALLS as GROUP_CALLS
 from coordinator.groups.service import ask as ask_group_log
 from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group
+from coordinator.leader_client import Failure
+from coordinator.transactions.leader import TransactionLog
+from coordinator.transactions.machine import TransactionMachine
+from coordinator.transactions.markers import (
+    GROUP_LOG,
+    Answered,
+    MarkerDelivery,
+    Row,
+    coordinator_request,
+)
+from coordinator.transactions.service import CALLS as TRANSACTION_CALLS
+from coordinator.transactions.service import ask as ask_transaction_log
+from coordinator.transactions.settings import TransactionSettings
+from coordinator.transactions.state import TransactionsImage
 from diskless.cluster import CommitQueue, Replica
 from diskless.latest_image import LatestImage
 from raft.interfaces import NotLeaderError
@@ -52,6 +66,7 @@ from records.kafka_errors import ErrorCode
 from records.metadata import FeatureLevelRecord
 from records.object_keys import ObjectKeys
 from records.rpc import batch_coordinator as rpc
+from records.rpc import group_log as group_log_rpc
 from records.rpc import topics
 from records.rpc.base import CoordinatorRequest, Request, Response
 from records.rpc.brokers import (
@@ -94,6 +109,7 @@ class ClusterWorld:
         key_prefix: str = "",
         log_settings: LogSettings | None = None,
         esker_version: int = 1,
+        transaction_version: int = 0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._first_brokers = tuple(brokers)
@@ -102,7 +118,7 @@ class ClusterWorld:
         self.controller_away = False
         self.groups_away = False
         self.clusters: dict[int, WorldCluster] = {}
-        self._make_controller(coordinators, esker_version)
+        self._make_controller(coordinators, esker_version, transaction_version)
         self._calls = ClientCalls(lambda coordinator: self.leaders[coordinator])
         self._handover = HandOver(
             self._calls,
@@ -132,8 +148,11 @@ class ClusterWorld:
             for index in range(coordinators)
         ]
         self._make_group_log(log_settings or LogSettings())
+        self._make_transaction_log()
 
-    def _make_controller(self, coordinators: int, esker_version: int) -> None:
+    def _make_controller(
+        self, coordinators: int, esker_version: int, transaction_version: int
+    ) -> None:
         self.log = MemoryLog("__cluster_metadata-0")
         self.machine = ControllerMachine()
         bootstrap = (
@@ -141,6 +160,16 @@ class ClusterWorld:
             FeatureLevelRecord(name="esker.version", feature_level=esker_version),
             *internal_topic("__diskless-metadata", DISKLESS_ID, coordinators),
             *internal_topic("__consumer_offsets", UUID(int=1 << 65)),
+            *(
+                (
+                    FeatureLevelRecord(
+                        name="transaction.version", feature_level=transaction_version
+                    ),
+                    *internal_topic("__transaction_state", UUID(int=1 << 66)),
+                )
+                if transaction_version
+                else ()
+            ),
         )
         self.controller = Controller(
             self.log,
@@ -168,15 +197,79 @@ class ClusterWorld:
             settings,
             call_soon=self._loop.call_soon,
             wall_ms=self.wall_ms,
-            brokers=lambda: sorted(
-                broker_id
-                for broker_id, broker in self.machine.image.brokers.items()
-                if not broker.fenced
-            ),
+            brokers=self._unfenced,
         )
         memory.watch(_Applier(memory, self.group_machine))
         memory.watch(self.group_log)
         memory.elect()
+
+    def _make_transaction_log(self) -> None:
+        self.transaction_machine = TransactionMachine()
+        self._marker_calls: set[asyncio.Task[None]] = set()
+        self.transactions_away = False  # whether the log's leader gives no answers
+        memory = MemoryLog("__transaction_state-0")
+        self.transaction_log = TransactionLog(
+            memory,
+            self.transaction_machine,
+            TransactionSettings(),
+            call_soon=self._loop.call_soon,
+            wall_ms=self.wall_ms,
+            brokers=self._unfenced,
+            make_delivery=lambda complete: MarkerDelivery(
+                self,
+                send=self._send_markers,
+                call_later=lambda ms, call: self._loop.call_later(ms / 1_000, call),
+                complete=complete,
+            ),
+        )
+        memory.watch(_Applier(memory, self.transaction_machine))
+        memory.watch(self.transaction_log)
+        memory.elect()
+
+    def _unfenced(self) -> list[int]:
+        brokers = self.machine.image.brokers.items()
+        return sorted(broker_id for broker_id, broker in brokers if not broker.fenced)
+
+    def coordinator(self, topic_id: UUID, partition: int) -> int | None:
+        """See coordinator.transactions.markers.Places."""
+        topic = self.machine.image.topics.get(topic_id)
+        return None if topic is None else topic.coordinator(partition)
+
+    def offset(self) -> int:
+        """See coordinator.transactions.markers.Places."""
+        return self.machine.image.offset
+
+    def _send_markers(self, destination: int, rows: Sequence[Row], answered: Answered) -> None:
+        async def send() -> None:
+            if destination == GROUP_LOG:
+                request: Any = group_log_rpc.WriteGroupMarkersRequest(
+                    producer_ids=tuple(row.producer_id for row in rows),
+                    transaction_numbers=tuple(row.number for row in rows),
+                    committed=tuple(row.is_committed for row in rows),
+                )
+                answer = await ask_group_log(self.group_log, request)
+                answered(None if answer.error_code else [0] * len(rows))
+                return
+            request = coordinator_request(destination, rows, 0)
+            response = await self.leaders[destination].call(request)
+            answered(None if response.error_code else response.marker_error_codes)
+
+        task = self._loop.create_task(send())
+        self._marker_calls.add(task)
+        task.add_done_callback(self._marker_calls.discard)
+
+    async def ask_transactions(self, request: Request) -> Response | Failure:
+        """Send a request to the transaction log's leader, as a broker does."""
+        await asyncio.sleep(0)
+        if self.transactions_away:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return Failure(CoordinatorError(code, "it is away"), in_doubt=False)
+        version = request.schema().versions.last
+        received = decode_message(type(request), encode_message(request, version), version)
+        answer = await ask_transaction_log(self.transaction_log, received)
+        kind = TRANSACTION_CALLS[type(request)]
+        decoded: Response = decode_message(kind, encode_message(answer, version), version)
+        return decoded
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970, advancing with the loop's clock."""
@@ -413,6 +506,15 @@ class WorldCluster(LatestImage):
     def groups(self) -> Iterable[tuple[str, Group]]:
         """See Cluster."""
         return self.world.group_machine.image.groups.items()
+
+    async def ask_transactions(self, request: Request) -> Response | Failure:
+        """See Cluster."""
+        return await self.world.ask_transactions(request)
+
+    def transactions(self) -> tuple[TransactionsImage, Offset]:
+        """See Cluster."""
+        machine = self.world.transaction_machine
+        return machine.image, machine.applied.offset
 
     def metadata_offset(self) -> Offset:
         """See Cluster."""

@@ -22,6 +22,7 @@ from tests.versions import requests_clients as of_clients
 from tests.versions import requests_coordinator as of_coordinator
 from tests.versions import requests_groups as of_groups
 from tests.versions import requests_quorum as of_quorum
+from tests.versions import requests_transactions as of_transactions
 from tests.versions.nodes import BROKER, BROKER_ID, CLUSTER_ID, FOLLOWER, LEADER, Nodes
 from tests.versions.requests_coordinator import by_partition, each_coordinator
 from tests.versions.scene import (
@@ -166,6 +167,13 @@ REALISTIC: Final[dict[int, Ask]] = {
     1125: of_groups.remove_offsets,
     1126: of_groups.log_transactional_offsets,
     1127: of_groups.write_group_markers,
+    1140: of_transactions.acquire,
+    1141: of_transactions.init,
+    1142: of_transactions.add,
+    1143: of_transactions.end,
+    1144: of_transactions.prove,
+    1145: of_transactions.describe,
+    1146: of_transactions.check,
 }
 """By api key. What is announced and is not here fails a test."""
 

@@ -247,6 +247,12 @@ class BrokerCollector:
         yield _gauge("rewriting_backlog_bytes", text, counters.backlog_bytes)
         text = "Runs that the planned merges save and the planned compactions read"
         yield _gauge("rewriting_backlog_runs", text, counters.backlog_runs)
+        text = "Objects in use with deleted bytes whose deadline has passed by half"
+        yield _gauge("rewriting_overdue_objects", text, counters.overdue_objects)
+        text = "Age of the oldest deletion in these objects"
+        yield _gauge("rewriting_overdue_age_seconds", text, counters.overdue_age_ms / 1000)
+        text = "Runs of batches that were replaced so that deleted bytes go"
+        yield _counter("rewriting_overdue_runs", text, counters.overdue_runs)
         text = "Runs that could not be rewritten: their bytes are damaged or missing"
         yield _counter("rewriting_damaged_runs", text, counters.damaged_runs)
         text = "Records that compaction removed"

@@ -37,8 +37,9 @@ from records.batch import (
 from records.batch_writer import seal
 from records.compression import compress
 from records.offset_map import OffsetMap, digest_block
-from records.record_block import RecordBlock
-from records.varint import encode_varint
+from records.record_block import RecordBlock, read_block
+from records.types import Offset
+from records.varint import decode_varint, encode_varint
 from records.varint_columns import Numbers
 
 Mask = npt.NDArray[np.bool_]
@@ -155,6 +156,41 @@ def empty_batch(header: BatchHeader) -> Batch:
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON)
     empty = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0)
     return _build(empty, b"")
+
+
+def cut_front(batch: Batch, first_offset: int) -> Batch:
+    """Return a batch without its records below an offset, at which the new batch begins.
+
+    The other records keep their offsets, timestamps and sequence numbers.
+
+    Raises:  CorruptBatchError, CompressionError.
+    """
+    block, header = read_block([batch]), batch.header
+    cut = first_offset - header.base_offset
+    kept = np.flatnonzero(block.offsets >= first_offset)
+    sequence = header.base_sequence
+    header = header._replace(
+        base_offset=Offset(first_offset),
+        last_offset_delta=header.last_offset_delta - cut,
+        base_sequence=sequence if sequence < 0 else (sequence + cut) & 0x7FFF_FFFF,
+    )
+    if not len(kept):
+        return empty_batch(header)
+    parts: list[bytes] = []
+    for index in kept.tolist():
+        _, after_delta = decode_varint(block.data, block.after_timestamps[index])
+        fields = (
+            _NO_ATTRIBUTES,
+            encode_varint(int(block.timestamps[index]) - header.base_timestamp),
+            encode_varint(int(block.offsets[index]) - first_offset),
+            block.data[after_delta : block.ends[index]],
+        )
+        parts += (encode_varint(sum(map(len, fields))), *fields)
+    max_timestamp = header.max_timestamp
+    if not header.is_log_append_time:
+        max_timestamp = int(block.timestamps[kept].max())
+    header = header._replace(max_timestamp=max_timestamp, record_count=len(kept))
+    return _build(header, compress(header.compression, b"".join(parts)))
 
 
 def _without_others(

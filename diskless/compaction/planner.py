@@ -2,14 +2,15 @@
 
 Merging, the most profitable first, by runs saved for a byte that is read:
 
+0. Before all others, *overdue* runs: those in objects with deleted bytes that must be gone soon,
+   and a run whose first records were deleted.
 1. *Appended* runs, which lie in the objects of many partitions. All partitions' runs in an interval
    of object ids are merged together, so that the objects are read whole and then are unused.
 2. *Small* runs of objects that were merged before, once a partition has enough of them.
-3. Runs in *sparse* objects, whose used bytes are below half, or whose deleted bytes must be gone.
+3. Runs in *sparse* objects, whose used bytes are below half.
 
-Runs that retention takes soon are left to it, except where they lie in an object whose deleted
-bytes have a deadline. Runs younger than `min_age_ms` are left, because readers have their
-objects in memory.
+Runs that retention takes soon are left to it, except overdue ones. Runs younger than `min_age_ms`
+are left, because readers have their objects in memory.
 
 Compaction, the greatest share of dirty bytes first, and before all others those that
 `max.compaction.lag.ms` forces: the rules are Kafka's. A round that was left is resumed if its bound
@@ -44,6 +45,7 @@ class PartitionRuns(NamedTuple):
     partition: int
     runs: Sequence[Run]
     expires_before_ms: int | None = None  # runs with an older newest record are taken soon
+    deleted_before: int = 0  # offset; bytes of older records in the first run are overdue
 
 
 class MergeSettings(NamedTuple):
@@ -73,6 +75,7 @@ class Merge(NamedTuple):
     sources: tuple[Source, ...]
     size_bytes: int
     saved_runs: int
+    is_overdue: bool = False  # for the sake of deleted bytes that must be gone
 
     @property
     def profit(self) -> float:
@@ -134,12 +137,13 @@ def plan_merges(
 
     Args:    object_id: of an object's key.
              sparse: keys of objects whose runs are to be rewritten.
-             overdue: the same, also for runs that retention takes soon.
+             overdue: the same, before all others, and also for runs that retention takes soon.
              object_bytes: source bytes of a merged object.
              settings: the age, waiting time and saved runs of a merge.
     """
     appended: list[_Chosen] = []
     others: list[Source] = []
+    urgent: list[Source] = []
     for each in partitions:
         young_ms = now_ms - settings.min_age_ms
         kinds = [_kind(run, each, sparse, overdue, young_ms) for run in each.runs]
@@ -147,11 +151,14 @@ def plan_merges(
             runs = each.runs[first:end]
             if kind == _APPENDED:
                 appended.append(_Chosen(each, runs))
+            elif kind == _OVERDUE:
+                urgent += _slices(each, runs)
             elif kind == _SPARSE or _is_enough(runs, settings.min_saved_runs):
                 others += _slices(each, runs)
     merges = _merge_appended(appended, object_id, object_bytes, now_ms, settings)
     merges += [_merge(sources) for sources in _pack(others, object_bytes)]
-    return sorted(merges, key=lambda merge: merge.profit, reverse=True)
+    merges += [_merge(sources)._replace(is_overdue=True) for sources in _pack(urgent, object_bytes)]
+    return sorted(merges, key=lambda merge: (merge.is_overdue, merge.profit), reverse=True)
 
 
 class _Chosen(NamedTuple):
@@ -161,7 +168,7 @@ class _Chosen(NamedTuple):
     runs: Sequence[Run]
 
 
-_LEFT, _APPENDED, _SMALL, _SPARSE = range(4)
+_LEFT, _APPENDED, _SMALL, _SPARSE, _OVERDUE = range(5)
 
 
 def _kind(
@@ -172,8 +179,8 @@ def _kind(
     young_ms: int,
 ) -> int:
     """Return the reason to rewrite a run of batches, or `_LEFT` if the run stays as it is."""
-    if run.object_key in overdue:
-        return _SPARSE
+    if run.object_key in overdue or run.base_offset < partition.deleted_before:
+        return _OVERDUE
     newest = run.max_timestamp if run.max_timestamp >= 0 else run.append_time
     expires = partition.expires_before_ms
     if expires is not None and newest < expires:
@@ -207,7 +214,10 @@ def _is_enough(runs: Sequence[Run], count: int) -> bool:
 def _slices(partition: PartitionRuns, runs: Sequence[Run]) -> Iterator[Source]:
     for first in range(0, len(runs), MAX_OLD_RUNS):
         yield Source(
-            partition.topic_id, partition.partition, tuple(runs[first : first + MAX_OLD_RUNS])
+            partition.topic_id,
+            partition.partition,
+            tuple(runs[first : first + MAX_OLD_RUNS]),
+            partition.deleted_before,
         )
 
 

@@ -41,12 +41,13 @@ from diskless.compaction.tasks import (
 from diskless.fetch.object_cache import CacheSettings, ObjectCache
 from diskless.fetch.runs_reader import LOG_APPEND_TIME, DamagedRunError, Run, read_run
 from diskless.stores import ObjectNotFoundError, ObjectStorage, RangeError
-from records.batch import Batch
+from records.batch import NO_TIMESTAMP, Batch
 from records.cleaning import (
     Cleaned,
     Mask,
     Round,
     clean_block,
+    cut_front,
     empty_batch,
     newest_by_map,
     newest_by_offset,
@@ -57,6 +58,7 @@ from records.final_batches import FinalRun, RunBuilder, finish_run, read_final_r
 from records.offset_map import ENTRY_BYTES, OffsetMap
 from records.record_block import RecordBlock, read_block
 from records.rpc.rewriting import HORIZONS_SET, TOMBSTONES_REMOVED
+from records.types import Offset
 from records.varint_columns import Numbers
 from records.wal import FINAL, PartitionBatches, build_object
 
@@ -135,13 +137,16 @@ class Rewriter:
         found = iter(results)
         for source in sources:
             content = _Content(source, MERGED)
-            builder = RunBuilder(source.runs[0].base_offset)
+            builder = RunBuilder(max(source.runs[0].base_offset, source.deleted_before))
             stored = [next(found) for _ in source.runs]
             for run, data in zip(source.runs, stored, strict=True):
                 try:
                     if isinstance(data, BaseException):
                         raise data
                     batches = _final_batches(run, data)
+                    if run.base_offset < source.deleted_before:
+                        deleted, batches = _cut(run, batches, source.deleted_before)
+                        content.runs.append(deleted)
                 except UNREADABLE as error:
                     report.damages.append(_damage(source, run, error))
                     break
@@ -334,6 +339,35 @@ def _final_batches(run: Run, data: memoryview) -> list[Batch]:
         append_time=run.append_time if run.timestamp_type == LOG_APPEND_TIME else None,
         verify_crc=False,
     )
+
+
+def _cut(run: Run, batches: Sequence[Batch], first_offset: int) -> tuple[FinalRun, list[Batch]]:
+    """Divide a run at the log start into a run without records and the batches that are left.
+
+    The first run stands for the deleted records. It ends below the log start, so the coordinator
+    has it die at once: merging keeps the number of records and deletes their bytes.
+
+    Raises:  CorruptBatchError, CompressionError.
+    """
+    kept = [batch for batch in batches if batch.header.last_offset >= first_offset]
+    if kept[0].header.base_offset < first_offset:
+        kept[0] = cut_front(kept[0], first_offset)
+    old, new = (sum(one.header.record_count for one in some) for some in (batches, kept))
+    empty = empty_batch(
+        kept[0].header._replace(base_offset=Offset(first_offset - 1), last_offset_delta=0)
+    )
+    deleted = FinalRun(
+        run.base_offset,
+        first_offset - 1,
+        old - new,
+        NO_TIMESTAMP,
+        run.append_time,
+        run.timestamp_type,
+        1,
+        len(empty.view),
+        (empty.view,),
+    )
+    return deleted, kept
 
 
 def _windows(runs: Sequence[Run]) -> Iterator[list[Run]]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
@@ -78,6 +78,8 @@ MAX_RUNS: Final = 200_000
 MAX_BYTES: Final = 1 << 40
 TASKS_OF_A_PASS: Final = 64
 FAILURES: Final = (CoordinatorError, RewriteRefusedError, TaskFailedError)
+DAMAGE_RETRY_S: Final = 600.0
+"""A damaged run is read again so much later: stores and networks fail for a time, too."""
 
 
 class RewritingCluster(Protocol):
@@ -149,6 +151,9 @@ class RewritingCounters:
     removed_records: int = 0
     backlog_bytes: int = 0  # of planned merges and due compactions in the last pass
     backlog_runs: int = 0
+    overdue_objects: int = 0  # in the last pass: in use, with deleted bytes that must be gone
+    overdue_age_ms: int = 0  # of the oldest deletion in them
+    overdue_runs: int = 0  # that were replaced for the sake of such bytes
     kinds: dict[str, KindCounters] = field(
         default_factory=lambda: {MERGE: KindCounters(), COMPACTION: KindCounters()}
     )
@@ -164,6 +169,13 @@ class _Partition(NamedTuple):
     def name(self) -> tuple[UUID, int]:
         """Return the partition's topic id and index."""
         return self.topic.topic_id, self.number
+
+
+class _FirstRun(NamedTuple):
+    """A partition's first run in the last pass."""
+
+    base_offset: int
+    cut_since: float | None  # loop time since when the log start is inside of it; None: it is not
 
 
 def merging_broker(coordinator: int, image: MetadataImage) -> int | None:
@@ -199,8 +211,10 @@ class Rewriting:
         self._random = random
         self._epoch: int | None = None
         self._leases: dict[int, RewriteLeases] = {}
-        self._damages: dict[tuple[UUID, int], set[tuple[int, str]]] = {}
-        """Offset and object of each partition's damaged runs."""
+        self._damages: dict[tuple[UUID, int], dict[tuple[int, str], float]] = {}
+        """Of each partition: damaged runs by offset and object, and when to read them again."""
+        self._firsts: dict[int, dict[tuple[UUID, int], _FirstRun]] = {}
+        """First runs, by coordinator, if this broker merges and deleted bytes have a deadline."""
         self._next: dict[int, int] = {}  # of each coordinator: the partition to begin with
         self._task: asyncio.Task[None] | None = None
 
@@ -209,6 +223,7 @@ class Rewriting:
         if epoch != self._epoch:
             self._epoch = epoch
             self._leases.clear()
+            self._firsts.clear()
 
     def end(self) -> None:
         """Begin no more tasks, because the broker's epoch has ended."""
@@ -242,6 +257,7 @@ class Rewriting:
             return
         self.counters.passes += 1
         self.counters.backlog_bytes = self.counters.backlog_runs = 0
+        self.counters.overdue_objects = self.counters.overdue_age_ms = 0
         for coordinator in range(self._cluster.image.coordinator_count):
             try:
                 await self._merge(coordinator)
@@ -254,6 +270,7 @@ class Rewriting:
     async def _merge(self, coordinator: int) -> None:
         """Merge runs of batches of one coordinator's partitions, the most profitable first."""
         if merging_broker(coordinator, self._cluster.image) != self._cluster.broker_id:
+            self._firsts.pop(coordinator, None)
             return
         keys = self._keys(coordinator)
         partitions = [each async for each in self._partitions_with_runs(coordinator)]
@@ -272,8 +289,12 @@ class Rewriting:
         )
         self.counters.backlog_bytes += sum(merge.size_bytes for merge in merges)
         self.counters.backlog_runs += sum(merge.saved_runs for merge in merges)
+        counts = self.counters.kinds[MERGE]
         for merge in merges[:TASKS_OF_A_PASS]:
+            before = counts.old_runs
             await self._execute(MERGE, coordinator, merge.sources)
+            if merge.is_overdue:
+                self.counters.overdue_runs += counts.old_runs - before
         if not merges:
             self._note_success(MERGE)
 
@@ -290,18 +311,45 @@ class Rewriting:
             runs = await self._runs_of(coordinator, partition)
             seen += len(runs)
             expires_before_ms = _expiry(image, partition.topic, self._wall_ms())
+            deleted_before = self._deleted_before(coordinator, partition, runs)
             for sound in _split_at(runs, self._live_damages(partition.name, runs)):
-                yield PartitionRuns(*partition.name, sound, expires_before_ms)
+                yield PartitionRuns(*partition.name, sound, expires_before_ms, deleted_before)
 
     def _live_damages(self, name: tuple[UUID, int], runs: list[Run]) -> set[tuple[int, str]]:
-        """Return a partition's known damaged runs; forget those that are not live any more."""
+        """Return a partition's known damaged runs that are not to be read again yet.
+
+        Forgets those that are not live any more.
+        """
         known = self._damages.pop(name, None)
         if known is None:
             return set()
-        live = known & {(run.base_offset, run.object_key) for run in runs}
+        there = {(run.base_offset, run.object_key) for run in runs}
+        live = {damaged: retry_at for damaged, retry_at in known.items() if damaged in there}
         if live:
             self._damages[name] = live
-        return live
+        now = asyncio.get_running_loop().time()
+        return {damaged for damaged, retry_at in live.items() if now < retry_at}
+
+    def _deleted_before(self, coordinator: int, partition: _Partition, runs: Sequence[Run]) -> int:
+        """Return the log start if it is in the first run and the older bytes must be gone, or 0.
+
+        A first run that this broker has not seen before has a log start that may be old.
+        """
+        replica = self._cluster.replica(coordinator)
+        ends = None if replica is None else replica.ends(*partition.name)
+        if self._settings.physical_max_ms < 0 or ends is None or not runs:
+            return 0
+        firsts = self._firsts.setdefault(coordinator, {})
+        first, known = runs[0], firsts.get(partition.name)
+        if not first.base_offset < ends[0] <= first.last_offset:
+            firsts[partition.name] = _FirstRun(first.base_offset, None)
+            return 0
+        now = asyncio.get_running_loop().time()
+        since = -inf if known is None else known.cut_since
+        if since is None or (known is not None and known.base_offset != first.base_offset):
+            since = now
+        firsts[partition.name] = _FirstRun(first.base_offset, since)
+        return ends[0] if now - since >= self._settings.physical_max_ms / 2_000 else 0
 
     async def _runs_of(self, coordinator: int, partition: _Partition) -> list[Run]:
         """Return the live runs of a partition in this broker's replica, at most `MAX_RUNS`."""
@@ -334,21 +382,25 @@ class Rewriting:
         self, coordinator: int, keys: ObjectKeys
     ) -> tuple[set[str], set[str]]:
         """Return the keys of objects under half used, and of objects with overdue deleted bytes."""
-        sparse, overdue = set(), set()
-        for row in await self._list_objects(coordinator, -1):
+        sparse: set[str] = set()
+        overdue: set[str] = set()
+        now_ms, max_ms = self._wall_ms(), self._settings.physical_max_ms
+        for row in await self._list_objects(coordinator):
             # Only where a run has died: of a tiny object the footer alone is more than half.
             has_died = row.marked_at_ms == NOT_MARKED and row.first_deletion_ms >= 0
-            if has_died and 0 < 2 * row.used_bytes < row.size_bytes:
+            if not has_died or not row.used_bytes:
+                continue
+            if 2 * row.used_bytes < row.size_bytes:
                 sparse.add(keys.key(row.object_id))
-        if self._settings.physical_max_ms >= 0:
-            before_ms = self._wall_ms() - self._settings.physical_max_ms
-            for row in await self._list_objects(coordinator, max(0, before_ms)):
+            # Half of the time is left for rewriting, the deletion's delay, and failed attempts.
+            age_ms = now_ms - row.first_deletion_ms
+            if 0 <= max_ms < 2 * age_ms:
                 overdue.add(keys.key(row.object_id))
+                self.counters.overdue_objects += 1
+                self.counters.overdue_age_ms = max(self.counters.overdue_age_ms, age_ms)
         return sparse, overdue
 
-    async def _list_objects(
-        self, coordinator: int, deleted_before_ms: int
-    ) -> list[rewriting.ObjectUse]:
+    async def _list_objects(self, coordinator: int) -> list[rewriting.ObjectUse]:
         rows: list[rewriting.ObjectUse] = []
         object_id = 0
         while object_id >= 0:
@@ -357,7 +409,6 @@ class Rewriting:
                     coordinator_partition=coordinator,
                     from_object_id=object_id,
                     max_objects=LISTED_AT_ONCE,
-                    deleted_before_ms=deleted_before_ms,
                 )
             )
             if answer.error_code:
@@ -508,9 +559,11 @@ class Rewriting:
         counters.written_bytes += report.written_bytes
         self.counters.removed_records += report.removed_records
         for damage in report.damages:
-            known = self._damages.setdefault((damage.topic_id, damage.partition), set())
-            if (damage.offset, damage.object_key) not in known:
-                known.add((damage.offset, damage.object_key))
+            known = self._damages.setdefault((damage.topic_id, damage.partition), {})
+            is_known = (damage.offset, damage.object_key) in known
+            retry_at = asyncio.get_running_loop().time() + DAMAGE_RETRY_S
+            known[damage.offset, damage.object_key] = retry_at
+            if not is_known:
                 self.counters.damaged_runs += 1
                 log.error(
                     "action=%s topic_id=%s partition=%d offset=%d damage=%r",

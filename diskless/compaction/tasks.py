@@ -32,6 +32,7 @@ class Source(NamedTuple):
     topic_id: UUID
     partition: int
     runs: tuple[Run, ...]
+    deleted_before: int = 0  # offset at or below the log start; older records are left out
 
 
 class CompactionTask(NamedTuple):

@@ -66,6 +66,7 @@ SETTINGS: Final = (
         integer(-1, (1 << 63) - 1),
         -1,
         "Milliseconds after which the bytes of deleted records are gone from the object store, "
-        "also where records in the same object live on; -1: no deadline.",
+        "also where records in the same object live on; at least four times "
+        "diskless.file.delete.delay.ms and esker.compaction.interval.ms together; -1: no deadline.",
     ),
 )

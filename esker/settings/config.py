@@ -301,6 +301,14 @@ def _broker_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
             "nothing, and it hears of an idle log every "
             f"{QuorumConfig().fetch_max_wait_ms} ms",
         )
+    deadline_ms = values["esker.delete.physical.max.ms"]
+    least_ms = values["diskless.file.delete.delay.ms"] + values["esker.compaction.interval.ms"]
+    if 0 <= deadline_ms < 4 * least_ms:
+        yield ConfigError(
+            "esker.delete.physical.max.ms",
+            f"is below {4 * least_ms}, four times diskless.file.delete.delay.ms and "
+            "esker.compaction.interval.ms together: raise it or lower these",
+        )
     try:
         WriterSettings.of(values)
     except ValueError as error:

@@ -132,6 +132,7 @@ def test_a_node_with_both_roles_has_client_and_controller_listeners():
         ("broker.heartbeat.interval.ms", "5000", "more than half of broker.session.timeout.ms"),
         ("esker.object.lease.timeout.ms", "1000", "does not outlive an upload"),
         ("diskless.file.delete.delay.ms", "1999", "hears of an idle log every 500 ms"),
+        ("esker.delete.physical.max.ms", "479999", "is below 480000, four times"),
     ],
 )
 def test_a_broker_configuration_error_names_the_setting_that_prevents_the_start(key, value, reason):

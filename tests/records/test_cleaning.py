@@ -27,6 +27,7 @@ from records.batch_writer import build_batch, build_control_batch, seal, stamp_l
 from records.cleaning import (
     Round,
     clean_block,
+    cut_front,
     empty_batch,
     newest_by_map,
     newest_by_offset,
@@ -361,3 +362,27 @@ def test_cleaning_removes_older_records_of_a_key_from_transactional_batches_too(
     first = batch_of([(b"a", b"1")], attributes=TRANSACTIONAL, producer_id=1)
     second = batch_of([(b"a", b"2")], base_offset=1, attributes=TRANSACTIONAL, producer_id=1)
     assert clean([first, second]).batches == [second]
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
+@pytest.mark.parametrize("attributes", [0, LOG_APPEND_TIME])
+def test_a_batch_that_is_cut_keeps_offsets_times_and_sequences_of_its_other_records(
+    codec: Compression, attributes: int
+) -> None:
+    pairs = [(b"k%d" % i, b"v" * i) for i in range(100)]
+    ids = {"producer_id": 7, "producer_epoch": 1, "base_sequence": 2**31 - 3}
+    batch = batch_of(pairs, 10, compression=codec, attributes=attributes, **ids)
+    cut = cut_front(batch, 80)
+    assert read_batch(cut.view) == cut
+    assert [*iter_records(cut)] == [one for one in iter_records(batch) if one.offset >= 80]
+    assert (cut.header.base_offset, cut.header.last_offset) == (80, 109)
+    assert cut.header.base_sequence == 67
+    assert cut.header.max_timestamp == batch.header.max_timestamp
+
+
+def test_a_batch_that_is_cut_behind_its_last_record_stays_empty() -> None:
+    (kept,) = clean(
+        [batch_of([(b"a", b"1"), (b"b", b"1")], 5), batch_of([(b"b", b"2")], 7)]
+    ).batches[:1]
+    cut = cut_front(kept, 6)
+    assert (cut.header.base_offset, cut.header.last_offset, cut.header.record_count) == (6, 6, 0)

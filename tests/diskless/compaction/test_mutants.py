@@ -60,6 +60,22 @@ def whatever_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service.Rewriting, "_is_compacted", lambda _self, _source: True)
 
 
+def with_deleted_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that the log start cuts is merged whole, although its deleted bytes must be gone."""
+    monkeypatch.setattr(service.Rewriting, "_deleted_before", lambda *_: 0)
+
+
+def without_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects that hold deleted bytes are rewritten only if less than half of them is used."""
+    found = service.Rewriting._sparse_objects
+
+    async def sparse_objects(self, *words):
+        sparse, _ = await found(self, *words)
+        return sparse, set()
+
+    monkeypatch.setattr(service.Rewriting, "_sparse_objects", sparse_objects)
+
+
 def compact_random_partitions() -> None:
     test_rewriter.test_compaction_keeps_the_newest_record_of_each_key_and_the_end_offset(300)
 
@@ -82,6 +98,14 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
         test_rewriter.test_a_compaction_round_with_a_full_key_map_ends_early_and_the_next_round_continues,
     ),
     (without_flags, compact_random_partitions),
+    (
+        with_deleted_records,
+        test_service.test_a_merge_cuts_deleted_records_from_the_run_and_the_batch_of_the_log_start,
+    ),
+    (
+        without_the_deadline,
+        test_service.test_bytes_of_deleted_records_leave_the_store_although_their_object_has_live_neighbours,
+    ),
     (
         whatever_the_policy,
         test_service.test_removing_compact_from_the_cleanup_policy_ends_compaction_before_its_next_replacement,

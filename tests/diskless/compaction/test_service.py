@@ -104,9 +104,11 @@ class World:
             await self.append((b"k%d" % (i % 5), b"v%d" % i), topic=topic)
         await asyncio.sleep(700)
 
-    async def read(self, topic: str = "t") -> list[tuple[int, bytes, bytes | None]]:
+    async def read(
+        self, topic: str = "t", offset: int = 0
+    ) -> list[tuple[int, bytes, bytes | None]]:
         found: list[tuple[int, bytes, bytes | None]] = []
-        offset = 0
+        first = offset
         while True:
             answer = await self.broker.fetch(topic, 0, offset)
             assert answer.error_code == 0, answer
@@ -115,6 +117,7 @@ class World:
                 found += [
                     (r.offset, bytes(r.key or b""), None if r.value is None else bytes(r.value))
                     for r in iter_records(batch)
+                    if r.offset >= first
                 ]
             if offset >= answer.high_watermark:
                 return found
@@ -284,6 +287,85 @@ def test_removing_compact_from_the_cleanup_policy_ends_compaction_before_its_nex
         assert world.rewriting.counters.kinds[COMPACTION].old_runs == 0
 
     story(work)
+
+
+def stored_bytes(world: World) -> bytes:
+    return b"".join(bytes(data) for data, *_ in world.broker.memory.objects.values())
+
+
+async def keep_deadline(world: World) -> None:
+    """Let half of the deadline pass, rewrite, and have unused objects deleted."""
+    await asyncio.sleep(200)
+    await world.rewriting.run_pass()
+    await clean_up(world)
+
+
+def test_bytes_of_deleted_records_leave_the_store_although_their_object_has_live_neighbours() -> (
+    None
+):
+    async def work(world: World) -> None:
+        await world.cluster.create("t", 2)
+        secret = asyncio.create_task(world.append((b"a", b"secret")))
+        await asyncio.gather(secret, world.append((b"b", b"public" * 99), partition=1))
+        await world.append((b"c", b"public"))
+        await world.rewriting.run_pass()  # the coordinator notes deletions from its first lease on
+        world.cluster.leaders[0].run_maintenance()  # which stamps steady time
+        await asyncio.sleep(60)
+        await world.delete_records(1)
+        await asyncio.sleep(10)
+        await world.rewriting.run_pass()
+        assert b"secret" in stored_bytes(world)
+        assert world.rewriting.counters.overdue_objects == 0
+        await keep_deadline(world)
+        assert b"secret" not in stored_bytes(world)
+        assert world.rewriting.counters.overdue_objects == 1
+        assert world.rewriting.counters.overdue_age_ms >= 150_000
+        assert world.rewriting.counters.overdue_runs == 1
+        assert [row[2] for row in await world.read(offset=1)] == [b"public"]
+        await world.rewriting.run_pass()
+        assert world.rewriting.counters.overdue_objects == 0
+
+    story(work, physical_max_ms=300_000)
+
+
+def test_deleted_records_without_a_deadline_stay_in_an_object_with_live_neighbours() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("t", 2)
+        secret = asyncio.create_task(world.append((b"a", b"secret")))
+        await asyncio.gather(secret, world.append((b"b", b"public" * 99), partition=1))
+        await world.rewriting.run_pass()
+        await world.delete_records(1)
+        await keep_deadline(world)
+        assert b"secret" in stored_bytes(world)
+
+    story(work)
+
+
+def test_a_merge_cuts_deleted_records_from_the_run_and_the_batch_of_the_log_start() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("t")
+        await world.append(*((b"k", b"secret%d" % i) for i in range(3)))
+        await world.append(
+            *((b"k", b"%s%d" % (b"public" if i else b"secret", i)) for i in range(3))
+        )
+        await world.fill(17)
+        await world.rewriting.run_pass()
+        assert len(world.runs()) == 1
+        await world.delete_records(4)
+        rows = await world.read(offset=4)
+        await world.rewriting.run_pass()
+        assert b"secret" in stored_bytes(world)
+        await keep_deadline(world)
+        assert b"secret" not in stored_bytes(world)
+        assert await world.read(offset=4) == rows
+        assert rows[0] == (4, b"k", b"public1")
+        (run,) = world.runs()
+        assert (run.base_offset, run.record_count) == (4, len(rows))
+        tasks = world.rewriting.counters.kinds[MERGE].tasks
+        await keep_deadline(world)
+        assert world.rewriting.counters.kinds[MERGE].tasks == tasks
+
+    story(work, physical_max_ms=300_000)
 
 
 def test_the_coordinator_refuses_a_merge_whose_first_records_were_deleted_meanwhile() -> None:

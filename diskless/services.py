@@ -199,7 +199,7 @@ class Services:
             **chunks.handlers(cluster, self._wall_ms),
             **forwarded.handlers(cluster),
             **replicas.handlers(cluster),
-            **security.handlers(),
+            **security.handlers(cluster),
             **telemetry.handlers(lambda: UUID(int=self._random.getrandbits(128), version=4)),
             **transactions.handlers(cluster),
         }

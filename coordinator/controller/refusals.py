@@ -22,6 +22,7 @@ from records.rpc.configs import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsResponse,
 )
+from records.rpc.security import AlterUserScramCredentialsResponse
 
 _Form = Callable[[Any, int, str], Response]
 
@@ -149,6 +150,14 @@ def _assign(request: Any, code: int, message: str) -> Response:
     )
 
 
+def _alter_scram(request: Any, code: int, message: str) -> Response:
+    result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+    names = dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
+    return AlterUserScramCredentialsResponse(
+        results=tuple(result(user=name, error_code=code, error_message=message) for name in names)
+    )
+
+
 _FORMS: Final[dict[int | None, _Form]] = {
     19: _create_topics,
     20: _delete_topics,
@@ -156,6 +165,7 @@ _FORMS: Final[dict[int | None, _Form]] = {
     33: _alter_configs,
     37: _create_partitions,
     44: _alter_configs,
+    51: _alter_scram,
     57: lambda _, code, text: brokers.UpdateFeaturesResponse(error_code=code, error_message=text),
     62: lambda _, code, __: brokers.BrokerRegistrationResponse(error_code=code),
     63: lambda _, code, __: brokers.BrokerHeartbeatResponse(

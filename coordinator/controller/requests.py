@@ -44,6 +44,7 @@ from coordinator.controller.decide.features import update_features
 from coordinator.controller.decide.mapping import Move, Verdicts, check_moves
 from coordinator.controller.decide.partitions import create_partitions
 from coordinator.controller.decide.producer_ids import allocate_producer_ids
+from coordinator.controller.decide.scram import alter_scram
 from coordinator.controller.decide.topics import create_topics, delete_topics
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import MetadataImage
@@ -67,6 +68,7 @@ from records.rpc.configs import (
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
+from records.rpc.security import AlterUserScramCredentialsRequest
 from records.schema import MetadataRecord
 
 MAX_WAIT_S: Final = 300.0
@@ -514,6 +516,7 @@ _HANDLERS: Final[dict[type[Request], Callable[[Requests, Any, Send], None]]] = {
     DescribeConfigsRequest: _decide_only(_describe_configs),
     AlterConfigsRequest: _decide_only(replace_configs),
     IncrementalAlterConfigsRequest: _decide_only(alter_configs),
+    AlterUserScramCredentialsRequest: _decide_only(alter_scram),
     brokers.BrokerRegistrationRequest: Requests._register_broker,
     brokers.BrokerHeartbeatRequest: Requests._heartbeat,
     brokers.UnregisterBrokerRequest: Requests._unregister_broker,

@@ -1,9 +1,10 @@
 """Answers requests about SASL, access rules, quotas, SCRAM credentials and delegation tokens.
 
-There is no authentication here, and brokers throttle no client. So the answers are those of a Kafka
-broker without an authorizer on a listener without authentication: a SASL handshake is
-ILLEGAL_SASL_STATE, access rules are SECURITY_DISABLED, there are no quotas and no credentials, and
-tokens may not be asked for on such a listener. What would be kept without effect is refused.
+SCRAM credentials are described from the cluster's image and changed by the controller. There is no
+authorizer, and brokers throttle no client: access rules are SECURITY_DISABLED, there are no quotas,
+and tokens may not be asked for. A SASL handshake that arrives here is out of its order (the gate of
+a listener with SASL answers the others): ILLEGAL_SASL_STATE. What would be kept without effect is
+refused.
 
 Source: KIP-43, KIP-48, KIP-140, KIP-546, KIP-554; upstream's AclApis, ClientQuotasImage,
 ScramImage, ScramControlManager and DelegationTokenManager, whose codes and texts these are.
@@ -12,34 +13,24 @@ ScramImage, ScramControlManager and DelegationTokenManager, whose codes and text
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from coordinator.controller.image import MetadataImage
+from coordinator.controller.refusals import refuse
+from coordinator.errors import CoordinatorError
 from diskless.apis.handler import RequestContext, make_handler
+from diskless.cluster import Cluster
+from raft.net.authentication import announced
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
+from records.metadata import UserScramCredentialRecord
 from records.rpc import security as rpc
 
 MAX_ITEMS: Final = 10_000
 """Rules, entities or users of one request; of more, so many are answered with POLICY_VIOLATION."""
 
 TOO_MANY: Final = f"A request may name at most {MAX_ITEMS} of them."
-
-
-# --- SASL ---------------------------------------------------------------------------------------
-
-
-def shake_hands() -> rpc.SaslHandshakeResponse:
-    """Refuse a SASL handshake on a listener without authentication."""
-    return rpc.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=())
-
-
-def authenticate() -> rpc.SaslAuthenticateResponse:
-    """Refuse a client's SASL bytes on a listener without authentication."""
-    return rpc.SaslAuthenticateResponse(
-        error_code=ErrorCode.ILLEGAL_SASL_STATE,
-        error_message="SaslAuthenticate request received after successful authentication",
-        auth_bytes=b"",
-    )
 
 
 # --- access rules -------------------------------------------------------------------------------
@@ -143,60 +134,60 @@ def alter_quotas(request: rpc.AlterClientQuotasRequest) -> rpc.AlterClientQuotas
 
 # --- SCRAM --------------------------------------------------------------------------------------
 
-MECHANISMS: Final = (1, 2)  # SCRAM-SHA-256, SCRAM-SHA-512
+_Described = rpc.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 
 
 def describe_scram(
-    request: rpc.DescribeUserScramCredentialsRequest,
+    request: rpc.DescribeUserScramCredentialsRequest, image: MetadataImage
 ) -> rpc.DescribeUserScramCredentialsResponse:
-    """Answer DescribeUserScramCredentials: no credentials, and an error for each named user."""
-    result = rpc.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+    """Describe the mechanisms and iterations of users; without names, those of all users."""
+    response = rpc.DescribeUserScramCredentialsResponse
     users = request.users or ()
     if len(users) > MAX_ITEMS:
-        return rpc.DescribeUserScramCredentialsResponse(
-            error_code=ErrorCode.POLICY_VIOLATION, error_message=TOO_MANY, results=()
+        return response(error_code=ErrorCode.POLICY_VIOLATION, error_message=TOO_MANY, results=())
+    known: dict[str, list[UserScramCredentialRecord]] = {}
+    wanted = {user.name for user in users}
+    for record in image.security.scrams.values():
+        if not users or record.name in wanted:
+            known.setdefault(record.name, []).append(record)
+    names = Counter(user.name for user in users) if users else Counter(known.keys())
+    results = tuple(_describe_user(name, times, known) for name, times in names.items())
+    return response(error_message="", results=results)
+
+
+def _describe_user(
+    name: str, times: int, known: Mapping[str, Sequence[UserScramCredentialRecord]]
+) -> _Described:
+    if times > 1:
+        code = ErrorCode.DUPLICATE_RESOURCE
+        text = (
+            f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
         )
-    results = []
-    for name, times in Counter(user.name for user in users).items():
+        return _Described(user=name, error_code=code, error_message=text, credential_infos=())
+    if name not in known:
         code = ErrorCode.RESOURCE_NOT_FOUND
         text = f"Attempt to describe a user credential that does not exist: {name}"
-        if times > 1:
-            code = ErrorCode.DUPLICATE_RESOURCE
-            text = (
-                "Cannot describe SCRAM credentials for the same user twice in a single request: "
-                f"{name}"
-            )
-        results.append(result(user=name, error_code=code, error_message=text, credential_infos=()))
-    return rpc.DescribeUserScramCredentialsResponse(error_message="", results=tuple(results))
+        return _Described(user=name, error_code=code, error_message=text, credential_infos=())
+    return _Described(
+        user=name,
+        error_message=None,
+        credential_infos=tuple(
+            _Described.CredentialInfo(mechanism=record.mechanism, iterations=record.iterations)
+            for record in sorted(known[name], key=lambda record: record.mechanism)
+        ),
+    )
 
 
-def alter_scram(
-    request: rpc.AlterUserScramCredentialsRequest,
+async def alter_scram(
+    request: rpc.AlterUserScramCredentialsRequest, cluster: Cluster
 ) -> rpc.AlterUserScramCredentialsResponse:
-    """Refuse to change each user's credentials, because the broker checks no credentials."""
-    result = rpc.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
-    changes = [(one.name, one.mechanism, True) for one in request.deletions[:MAX_ITEMS]]
-    changes += [(one.name, one.mechanism, False) for one in request.upsertions[:MAX_ITEMS]]
-    names = Counter(name for name, _, _ in changes)
-    results = {}
-    for name, mechanism, deletes in changes:
-        if len(request.deletions) + len(request.upsertions) > MAX_ITEMS:
-            code, text = ErrorCode.POLICY_VIOLATION, TOO_MANY
-        elif names[name] > 1:
-            code = ErrorCode.DUPLICATE_RESOURCE
-            text = "A user credential cannot be altered twice in the same request"
-        elif not name:
-            code, text = ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty"
-        elif mechanism not in MECHANISMS:
-            code, text = ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"
-        elif deletes:
-            code = ErrorCode.RESOURCE_NOT_FOUND
-            text = "Attempt to delete a user credential that does not exist"
-        else:
-            code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            text = "Clients are not authenticated here: credentials are not supported."
-        results[name] = result(user=name, error_code=code, error_message=text)
-    return rpc.AlterUserScramCredentialsResponse(results=tuple(results.values()))
+    """Forward changes of SCRAM credentials to the controller."""
+    try:
+        return await cluster.ask_controller(request, rpc.AlterUserScramCredentialsResponse)
+    except CoordinatorError as error:
+        refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
+        assert isinstance(refusal, rpc.AlterUserScramCredentialsResponse), f"{refusal}"
+        return refusal
 
 
 # --- delegation tokens --------------------------------------------------------------------------
@@ -230,7 +221,7 @@ def create_token(
     )
 
 
-def handlers() -> dict[int, Served]:
+def handlers(cluster: Cluster) -> dict[int, Served]:
     """Return the handlers of requests about security, by api key."""
 
     def create(
@@ -239,8 +230,7 @@ def handlers() -> dict[int, Served]:
         return create_token(request, context.version)
 
     return {
-        17: make_handler(rpc.SaslHandshakeRequest, lambda *_: shake_hands()),
-        36: make_handler(rpc.SaslAuthenticateRequest, lambda *_: authenticate()),
+        **announced(),
         29: make_handler(rpc.DescribeAclsRequest, lambda *_: describe_acls()),
         30: make_handler(rpc.CreateAclsRequest, lambda request, _: create_acls(request)),
         31: make_handler(rpc.DeleteAclsRequest, lambda request, _: delete_acls(request)),
@@ -266,9 +256,10 @@ def handlers() -> dict[int, Served]:
         ),
         49: make_handler(rpc.AlterClientQuotasRequest, lambda request, _: alter_quotas(request)),
         50: make_handler(
-            rpc.DescribeUserScramCredentialsRequest, lambda request, _: describe_scram(request)
+            rpc.DescribeUserScramCredentialsRequest,
+            lambda request, _: describe_scram(request, cluster.image),
         ),
         51: make_handler(
-            rpc.AlterUserScramCredentialsRequest, lambda request, _: alter_scram(request)
+            rpc.AlterUserScramCredentialsRequest, lambda request, _: alter_scram(request, cluster)
         ),
     }

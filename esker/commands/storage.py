@@ -10,6 +10,7 @@ import typer
 from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import AsJson
 from esker.commands.feature_levels import check_supported, parse_levels
+from esker.commands.scram_users import parse_users
 from esker.commands.text_tables import show
 from esker.server.fatal_errors import describe_fatal_error
 from esker.server.storage import StorageError, format_storage, open_storage
@@ -68,14 +69,27 @@ def format_command(
             "be repeated; default: the highest level that this version supports.",
         ),
     ] = None,
+    add_scram: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add-scram",
+            "-S",
+            metavar="MECHANISM=[...]",
+            help="SCRAM credential of a new cluster, as "
+            "SCRAM-SHA-512=[name=alice,password-file=FILE] or Kafka's "
+            "[name=alice,password=PASSWORD,iterations=4096], the same for every controller; may "
+            "be repeated; default: no users.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Format the node's log directory: write meta.properties and bootstrap.checkpoint."""
     levels = parse_levels(feature or [])
     check_supported(levels)
+    users = parse_users(add_scram or [], cluster_id)
     loaded = load_or_exit(config)
     try:
-        made = format_storage(loaded, cluster_id, rejoin=rejoin, features=levels)
+        made = format_storage(loaded, cluster_id, rejoin=rejoin, features=levels, users=users)
     except (StorageError, OSError) as error:
         typer.echo(f"esker: {_words(error, loaded)}", err=True)
         raise typer.Exit(1) from None

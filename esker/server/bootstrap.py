@@ -18,7 +18,12 @@ from uuid import UUID, uuid5
 from raft.segments.files import FileSystem
 from records.features import IMPLIED, METADATA_VERSION, default_levels
 from records.internal_topics import BENCH_LOG, CONSUMER_OFFSETS, DISKLESS_METADATA
-from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
+from records.metadata import (
+    FeatureLevelRecord,
+    PartitionRecord,
+    TopicRecord,
+    UserScramCredentialRecord,
+)
 from records.schema import MetadataRecord
 from records.types import NodeId
 from records.uuids import decode_uuid
@@ -36,11 +41,13 @@ def bootstrap_records(
     *,
     bench_log: bool,
     features: Mapping[str, int] | None = None,
+    users: Iterable[UserScramCredentialRecord] = (),
 ) -> tuple[MetadataRecord, ...]:
     """Return the metadata records of an empty cluster, in order.
 
     Args:  bench_log: add the group of the benchmarks.
            features: finalized levels that differ from `default_levels`.
+           users: SCRAM credentials of the first users.
     """
     replicas = tuple(sorted(voters))
     assert replicas, "a quorum without voters"
@@ -66,7 +73,7 @@ def bootstrap_records(
                 partition_epoch=0,
             )
         )
-    return tuple(records)
+    return (*records, *users)
 
 
 def write_bootstrap(files: FileSystem, log_dir: Path, records: Iterable[MetadataRecord]) -> Path:

@@ -11,7 +11,7 @@ docs/design/quorum.md#lost-disks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -28,6 +28,7 @@ from raft.segments.properties import (
     read_meta_properties,
     write_meta_properties,
 )
+from records.metadata import UserScramCredentialRecord
 from records.schema import MetadataRecord
 from records.uuids import decode_uuid, random_uuid
 from snapshot.names import BOOTSTRAP_NAME
@@ -53,12 +54,14 @@ def format_storage(
     *,
     rejoin: bool = False,
     features: Mapping[str, int] | None = None,
+    users: Sequence[UserScramCredentialRecord] = (),
     files: FileSystem | None = None,
 ) -> Formatted:
     """Format this node's log directory, writing `meta.properties` last.
 
     Args:    rejoin: this node was in the cluster before and its disk is lost.
              features: levels to finalize in a new cluster instead of the newest.
+             users: SCRAM credentials of a new cluster, the same on every controller.
     Raises:  StorageError if the directory is formatted or holds anything else, or the cluster id is
              none; OSError.
     """
@@ -81,7 +84,7 @@ def format_storage(
         if rejoin:
             mark_rejoin(files, config.log_dir)
         records = bootstrap_records(
-            cluster_id, config.voters, bench_log=config.bench_log, features=features
+            cluster_id, config.voters, bench_log=config.bench_log, features=features, users=users
         )
         write_bootstrap(files, config.log_dir, records)
     meta = MetaProperties(cluster_id=cluster_id, node_id=config.node_id, directory_id=random_uuid())

@@ -145,7 +145,7 @@ def alter_scram(_: Scene) -> tuple[Request, ...]:
     ask = security.AlterUserScramCredentialsRequest
     deletion = ask.ScramCredentialDeletion(name="ann", mechanism=1)
     upsertion = ask.ScramCredentialUpsertion(
-        name="bob", mechanism=2, iterations=4_096, salt=b"s", salted_password=b"p"
+        name="bob", mechanism=2, iterations=4_096, salt=b"s", salted_password=bytes(64)
     )
     return (ask(deletions=(deletion,), upsertions=(upsertion,)),)
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 PRODUCE = 0
 WITHOUT_MESSAGES = {(BROKER, PRODUCE): range(3)}  # refused: tests/diskless/test_dispatch.py
 
-SECURITY = {17: 1, 36: 2, 29: 3, 30: 3, 31: 3, 38: 3, 39: 2, 40: 2, 41: 3, 49: 1, 51: 0}
+SECURITY = {17: 1, 36: 2, 29: 3, 30: 3, 31: 3, 38: 3, 39: 2, 40: 2, 41: 3, 49: 1}
 """Requests that a cluster without security refuses: the last version by api key."""
 
 REFUSED = {

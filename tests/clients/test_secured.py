@@ -1,0 +1,196 @@
+"""Real clients on listeners with TLS and SASL: each protocol and mechanism, right and wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.clients.secured import PASSWORD, PROTOCOLS, USER, SecuredNode
+from tests.interop.conftest import kafka, kafka_release, written_by_kafka
+from tests.waiting import wait_until
+
+__all__ = ["kafka", "kafka_release", "written_by_kafka"]
+
+pytestmark = pytest.mark.slow
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+USERS = {
+    "PLAIN": (USER, PASSWORD),
+    "SCRAM-SHA-256": ("carol", "carols, secret"),
+    "SCRAM-SHA-512": ("bob", "bob=secret"),
+}
+WAYS = [
+    (protocol, mechanism)
+    for protocol in PROTOCOLS
+    for mechanism in (MECHANISMS if protocol.startswith("SASL") else ("",))
+]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    home = tmp_path_factory.mktemp("secured")
+    users = [
+        word
+        for mechanism, (name, password) in USERS.items()
+        if mechanism != "PLAIN"
+        for word in ("--add-scram", f'{mechanism}=[name={name},password="{password}"]')
+    ]
+    more = "connections.max.reauth.ms=3600000\n"
+    with SecuredNode(home, MECHANISMS, more, format_options=tuple(users)) as started:
+        made = started.run("topics", "create", "t", config=started.command_config("SASL_SSL"))
+        assert made.returncode == 0, made.stderr
+        yield started
+
+
+def user_of(mechanism: str, wrong: bool) -> tuple[str, str]:
+    name, password = USERS.get(mechanism, ("", ""))
+    return name, "wrong" if wrong else password
+
+
+def librdkafka(node: SecuredNode, protocol: str, mechanism: str, wrong: bool) -> bool:
+    """Does librdkafka list topics?"""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    name, password = user_of(mechanism, wrong)
+    config = {"bootstrap.servers": node.address(protocol), "security.protocol": protocol.lower()}
+    if protocol.endswith("SSL"):
+        config["ssl.ca.location"] = str(node.ca_file)
+    if protocol == "SSL" and not wrong:
+        key = str(node.client_file)
+        config |= {"ssl.certificate.location": key, "ssl.key.location": key}
+    if mechanism:
+        config |= {
+            "sasl.mechanism": mechanism,
+            "sasl.username": name,
+            "sasl.password": password,
+        }
+    admin = AdminClient(config | {"log_level": 0})
+    try:
+        return "t" in admin.list_topics(timeout=2 if wrong else 60).topics
+    except KafkaException:
+        return False
+
+
+def ssl_context(node: SecuredNode, wrong: bool):
+    import ssl
+
+    context = ssl.create_default_context(cafile=str(node.ca_file))
+    if not wrong:
+        context.load_cert_chain(str(node.client_file))
+    return context
+
+
+def aiokafka_client(node: SecuredNode, protocol: str, mechanism: str, wrong: bool) -> bool:
+    """Does aiokafka produce a record?"""
+    from aiokafka import AIOKafkaProducer
+    from aiokafka.errors import KafkaError
+
+    name, password = user_of(mechanism, wrong)
+    options = {"security_protocol": protocol}
+    if protocol.endswith("SSL"):
+        options["ssl_context"] = ssl_context(node, wrong)
+    if mechanism:
+        options |= {
+            "sasl_mechanism": mechanism,
+            "sasl_plain_username": name,
+            "sasl_plain_password": password,
+        }
+
+    async def produce() -> bool:
+        producer = AIOKafkaProducer(bootstrap_servers=node.address(protocol), **options)
+        try:
+            await producer.start()
+            await producer.send_and_wait("t", b"x")
+            return True
+        except KafkaError:
+            return False
+        finally:
+            await producer.stop()
+
+    return asyncio.run(produce())
+
+
+def kafka_python(node: SecuredNode, protocol: str, mechanism: str, wrong: bool) -> bool:
+    """Does kafka-python describe the cluster?"""
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    name, password = user_of(mechanism, wrong)
+    options = {"security_protocol": protocol}
+    if protocol.endswith("SSL"):
+        options["ssl_context"] = ssl_context(node, wrong)
+    if mechanism:
+        options |= {
+            "sasl_mechanism": mechanism,
+            "sasl_plain_username": name,
+            "sasl_plain_password": password,
+        }
+    try:
+        admin = KafkaAdminClient(
+            bootstrap_servers=node.address(protocol),
+            bootstrap_timeout_ms=2_000 if wrong else 60_000,
+            **options,
+        )
+    except (KafkaError, OSError):
+        return False
+    try:
+        return "t" in admin.list_topics()
+    except KafkaError:
+        return False
+    finally:
+        admin.close()
+
+
+CLIENTS = (librdkafka, aiokafka_client, kafka_python)
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
+def test_a_client_is_let_in_by_each_protocol_and_mechanism(node, client):
+    refused = [way for way in WAYS if not client(node, *way, wrong=False)]
+    assert not refused
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
+@pytest.mark.parametrize(
+    "way", [("SSL", ""), ("SASL_SSL", "SCRAM-SHA-512")], ids=lambda way: way[0]
+)
+def test_a_client_without_a_valid_identity_is_refused(node, client, way):
+    assert not client(node, *way, wrong=True)
+
+
+def test_a_command_connects_with_a_certificate_and_a_wrong_password_is_shown_nowhere(node):
+    config = node.command_config("SSL")
+    listed = node.run("topics", "list", config=config, protocol="SSL")
+    assert listed.returncode == 0, listed.stderr
+    assert "t" in listed.stdout.split()
+    wrong = node.command_config("SASL_SSL", password="wrong")
+    refused = node.run("topics", "list", config=wrong)
+    assert refused.returncode == 1
+    assert "user alice is refused" in refused.stderr
+    assert "wrong" not in node.output.read_text()
+    assert PASSWORD not in node.output.read_text()
+
+
+@pytest.mark.soak
+@pytest.mark.java
+@pytest.mark.timeout(660)
+def test_kafkas_tools_make_a_user_and_a_java_client_works_as_that_user(node, kafka):
+    config = node.command_config("SASL_SSL", "SCRAM-SHA-512", *USERS["SCRAM-SHA-512"])
+    where = ("--bootstrap-server", node.address("SASL_SSL"), "--command-config", str(config))
+    entity = ("--entity-type", "users", "--entity-name", "dave")
+    credential = "SCRAM-SHA-256=[password=daves-secret]"
+    configs = "kafka.admin.ConfigCommand"
+    kafka.run(configs, *where, *entity, "--alter", "--add-config", credential)
+    described = kafka.run(configs, *where, *entity, "--describe")
+    assert "SCRAM-SHA-256=iterations=4096" in described.out
+    dave = node.command_config("SASL_SSL", "SCRAM-SHA-256", "dave", "daves-secret")
+
+    def lets_in() -> bool:
+        return node.run("topics", "list", config=dave).returncode == 0
+
+    wait_until(lets_in, "the broker has seen the new user")
+    topics = "org.apache.kafka.tools.TopicCommand"
+    listed = kafka.run(topics, *where[:2], "--command-config", str(dave), "--list")
+    assert "t" in listed.out.split()

@@ -463,6 +463,17 @@ def test_list_config_resources_returns_only_resources_of_the_requested_types() -
     tell(story)
 
 
+def test_list_config_resources_lists_each_resource_once_for_100_000_requested_types() -> None:
+    async def story(told: Story) -> None:
+        listed = (await resources(told, *(4, 2) * 50_000)).config_resources
+        assert [one.resource_type for one in listed].count(4) == 2
+        assert len(listed) == len({(one.resource_type, one.resource_name) for one in listed})
+        answer = await resources(told, *(4,) * 99_999, 99)
+        assert (answer.error_code, answer.config_resources) == (35, ())
+
+    tell(story)
+
+
 @pytest.mark.parametrize("kind", [16, GROUP])
 def test_describe_configs_returns_no_settings_of_groups_and_client_metrics(kind: int) -> None:
     async def story(told: Story) -> None:

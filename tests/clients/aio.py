@@ -26,6 +26,7 @@ from tests.clients.client import (
     Reader,
     Refused,
     Start,
+    Transactional,
 )
 from tests.waiting import DEADLINE_S
 
@@ -238,6 +239,20 @@ class Aiokafka(Client):
 
         self._loop.run(begin())
 
+    def open_transactional(
+        self, transactional_id: str, *, timeout_ms: int = 60_000
+    ) -> Transactional:
+        async def open_producer() -> AIOKafkaProducer:
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self.bootstrap,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
+            )
+            await producer.start()
+            return producer
+
+        return AiokafkaTransactional(self._loop, self._loop.run(open_producer()))
+
     def close(self) -> None:
         if self._started_admin is not None:
             self._loop.run(self._started_admin.close())
@@ -280,3 +295,36 @@ class AiokafkaMember(AiokafkaReader, Member):
         if self._consumer.assignment():
             self._loop.run(self._consumer.commit())
         super().close()
+
+
+class AiokafkaTransactional(Transactional):
+    """A producer that writes in transactions."""
+
+    def __init__(self, loop: Loop, producer: AIOKafkaProducer) -> None:
+        self._loop = loop
+        self._producer = producer
+
+    def begin(self) -> None:
+        self._loop.run(self._producer.begin_transaction())
+
+    def send(self, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
+        async def send() -> None:
+            futures = [
+                await self._producer.send(topic, value, partition=partition) for value in values
+            ]
+            await asyncio.gather(*futures)
+
+        self._loop.run(send())
+
+    def send_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        places = {TopicPartition(topic, p): offset for p, offset in offsets.items()}
+        self._loop.run(self._producer.send_offsets_to_transaction(places, group))
+
+    def commit(self) -> None:
+        self._loop.run(self._producer.commit_transaction())
+
+    def abort(self) -> None:
+        self._loop.run(self._producer.abort_transaction())
+
+    def close(self) -> None:
+        self._loop.run(self._producer.stop())

@@ -18,6 +18,7 @@ SETTINGS: Final = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "group.initial.rebalance.delay.ms": "0",
     "num.partitions": "1",
     "log.cleaner.dedupe.buffer.size": "2097152",

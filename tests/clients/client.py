@@ -138,6 +138,40 @@ class Member(Reader):
         return self
 
 
+class Transactional(ABC):
+    """A producer that writes in transactions. Its methods raise Refused."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    @abstractmethod
+    def send(self, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
+        """Send records in the transaction, and wait until they are acknowledged."""
+
+    @abstractmethod
+    def send_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Commit a group's offsets in the transaction, as no member of the group."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Commit the transaction."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Abort the transaction."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the producer; an open transaction is left as it is."""
+
+    def __enter__(self) -> Transactional:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Client(ABC):
     """One library. Use as a context manager."""
 
@@ -247,6 +281,15 @@ class Client(ABC):
         raise NotImplementedError(self.name)
 
     # --- others -------------------------------------------------------------------------------
+
+    def open_transactional(
+        self, transactional_id: str, *, timeout_ms: int = 60_000
+    ) -> Transactional:
+        """Return a producer that has initialised its transactions. Raises Refused.
+
+        Args:  timeout_ms: after which the broker aborts a transaction.
+        """
+        raise NotImplementedError(self.name)
 
     def begin_transactions(self, transactional_id: str) -> None:
         """As an application that is going to write in transactions. Raises Refused."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -46,6 +47,7 @@ from tests.clients.client import (
     Reader,
     Refused,
     Start,
+    Transactional,
 )
 from tests.waiting import DEADLINE_S
 
@@ -267,6 +269,70 @@ class Confluent(Client):
             producer.init_transactions(DEADLINE_S)
         except KafkaException as error:
             raise refused(error.args[0]) from error
+
+    def open_transactional(
+        self, transactional_id: str, *, timeout_ms: int = 60_000
+    ) -> Transactional:
+        producer = Producer(
+            self._common
+            | {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
+        )
+        asking(lambda: producer.init_transactions(DEADLINE_S))
+        return ConfluentTransactional(producer, self._consumer)
+
+
+def asking(call: Callable[[], object]) -> None:
+    """Call a function of the library. Raises Refused for the library's errors."""
+    try:
+        call()
+    except KafkaException as error:
+        raise refused(error.args[0]) from error
+
+
+class ConfluentTransactional(Transactional):
+    """A producer that writes in transactions."""
+
+    def __init__(self, producer: Producer, make_consumer: Callable[[str], Consumer]) -> None:
+        self._producer = producer
+        self._make_consumer = make_consumer
+
+    def begin(self) -> None:
+        asking(self._producer.begin_transaction)
+
+    def send(self, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
+        errors: list[KafkaError] = []
+
+        def told(error: KafkaError | None, _: object) -> None:
+            if error is not None:
+                errors.append(error)
+
+        for value in values:
+            produce = partial(
+                self._producer.produce, topic, value, partition=partition, on_delivery=told
+            )
+            asking(produce)
+        left = self._producer.flush(DEADLINE_S)
+        if errors:
+            raise refused(errors[0])
+        assert not left, f"{left} of {len(values)} records have no answer"
+
+    def send_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        consumer = self._make_consumer(group)
+        try:
+            places = [TopicPartition(topic, p, offset) for p, offset in offsets.items()]
+            metadata = consumer.consumer_group_metadata()
+            asking(lambda: self._producer.send_offsets_to_transaction(places, metadata, DEADLINE_S))
+        finally:
+            consumer.close()
+
+    def commit(self) -> None:
+        asking(lambda: self._producer.commit_transaction(DEADLINE_S))
+
+    def abort(self) -> None:
+        asking(lambda: self._producer.abort_transaction(DEADLINE_S))
+
+    def close(self) -> None:
+        self._producer.purge()
 
 
 def _wait(future: Future[Any]) -> Any:

@@ -13,6 +13,7 @@ from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
 
 from tests.clients.client import (
     EARLIEST,
@@ -28,6 +29,7 @@ from tests.clients.client import (
     Reader,
     Refused,
     Start,
+    Transactional,
 )
 from tests.waiting import DEADLINE_S
 
@@ -213,9 +215,55 @@ class KafkaPython(Client):
         finally:
             producer.close(timeout=1)
 
+    def open_transactional(
+        self, transactional_id: str, *, timeout_ms: int = 60_000
+    ) -> Transactional:
+        producer = KafkaProducer(
+            **self._common,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            max_block_ms=int(DEADLINE_S * 1000),
+        )
+        asking(producer.init_transactions)
+        return KafkaPythonTransactional(producer)
+
     def close(self) -> None:
         if self._started_admin is not None:
             self._started_admin.close()
+
+
+class KafkaPythonTransactional(Transactional):
+    """A producer that writes in transactions."""
+
+    def __init__(self, producer: KafkaProducer) -> None:
+        self._producer = producer
+
+    def begin(self) -> None:
+        asking(self._producer.begin_transaction)
+
+    def send(self, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
+        def send() -> None:
+            futures = [self._producer.send(topic, value, partition=partition) for value in values]
+            for future in futures:
+                future.get(timeout=DEADLINE_S)
+
+        asking(send)
+
+    def send_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        places = {
+            TopicPartition(topic, p): OffsetAndMetadata(offset, "", -1)
+            for p, offset in offsets.items()
+        }
+        asking(lambda: self._producer.send_offsets_to_transaction(places, group))
+
+    def commit(self) -> None:
+        asking(self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        asking(self._producer.abort_transaction)
+
+    def close(self) -> None:
+        self._producer.close(timeout=1)
 
 
 class KafkaPythonReader(Reader):

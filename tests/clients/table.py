@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from tests.clients import scenarios_admin as admin
 from tests.clients import scenarios_consume as consume
 from tests.clients import scenarios_produce as produce
+from tests.clients import scenarios_transactions as transactions
 from tests.clients.aio import Aiokafka
 from tests.clients.client import Client
 from tests.clients.confluent import Confluent
@@ -31,6 +32,7 @@ ONE_ADMIN: Final = NO_ADMIN | dict.fromkeys(
     (Aiokafka.name, KafkaPython.name), "asked with confluent-kafka only"
 )
 EAGER: Final = {Aiokafka.name: "aiokafka has eager assignors only"}
+NO_TRANSACTIONS: Final = {Kcat.name: "kcat writes in no transactions"}
 NO_TIMESTAMPS: Final = {Kcat.name: "kcat gives no timestamps"}
 
 
@@ -42,6 +44,7 @@ class Row:
     scenario: Scenario
     cannot: Mapping[str, str] = field(default_factory=dict)  # by client, and why
     of_kafka: bool = True  # whether Apache Kafka does it as well
+    of_esker: bool = True  # False: brokers refuse it, as docs/clients.md says
 
 
 ROWS: Final = (
@@ -89,6 +92,19 @@ ROWS: Final = (
     Row("refused topics", admin.refused_topics, NO_ADMIN, of_kafka=False),
     Row("internal topics", admin.internal_topics, NO_ADMIN, of_kafka=False),
     Row("no transactions", admin.no_transactions, of_kafka=False),
+    Row(
+        "committed transaction", transactions.committed_transaction, NO_TRANSACTIONS, of_esker=False
+    ),
+    Row("aborted transaction", transactions.aborted_transaction, NO_TRANSACTIONS, of_esker=False),
+    Row("open transaction", transactions.open_transaction, NO_TRANSACTIONS, of_esker=False),
+    Row("empty transactions", transactions.empty_transactions, NO_TRANSACTIONS, of_esker=False),
+    Row("fenced producer", transactions.fenced_producer, NO_TRANSACTIONS, of_esker=False),
+    Row(
+        "timed out transaction", transactions.timed_out_transaction, NO_TRANSACTIONS, of_esker=False
+    ),
+    Row(
+        "transactional offsets", transactions.transactional_offsets, NO_TRANSACTIONS, of_esker=False
+    ),
 )
 
 CELLS: Final = [

@@ -14,13 +14,15 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from coordinator.controller.image import MetadataImage
+from coordinator.leader_client import Failure
 from records.internal_topics import CONSUMER_OFFSETS
 from records.kafka_errors import ErrorCode
 from records.rpc import transaction_log as rpc
+from records.rpc.base import Request, Response
 from records.rpc.groups import TxnOffsetCommitRequest
 
-AskLog = Callable[[rpc.ProveTransactionRequest], Awaitable[rpc.ProveTransactionResponse | None]]
-"""Asks the transaction log's leader once; returns None if it did not answer."""
+AskLog = Callable[[Request], Awaitable[Response | Failure]]
+"""Asks the transaction log's leader once (`diskless.cluster.Cluster.ask_transactions`)."""
 
 ADDING_VERSION: Final = 5
 """TxnOffsetCommit: the first version that adds the group log to the transaction (TV2)."""
@@ -67,16 +69,26 @@ async def prove_offsets(
         adds=version >= ADDING_VERSION,
         metadata_offset=image.offset,
     )
-    for _ in range(ATTEMPTS):
-        answer = await ask_log(question)
-        is_ending = answer is not None and answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
-        if not (question.adds and is_ending):
-            break
-        await asyncio.sleep(PAUSE_S)
-    code = ErrorCode.COORDINATOR_NOT_AVAILABLE if answer is None else ErrorCode(answer.error_code)
-    if answer is None or code is not ErrorCode.NONE:
-        return Proof(client_error(code, version), -1)
+    answer = await _ask(question, ask_log)
+    if not isinstance(answer, rpc.ProveTransactionResponse):
+        return Proof(ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    if answer.error_code:
+        return Proof(client_error(ErrorCode(answer.error_code), version), -1)
     return Proof(ErrorCode.NONE, answer.transaction_number)
+
+
+async def _ask(question: rpc.ProveTransactionRequest, ask_log: AskLog) -> Response | Failure:
+    """Ask for a proof; if it adds the group log, wait while a former transaction is ending."""
+    for _ in range(ATTEMPTS - 1):
+        answer = await ask_log(question)
+        is_ending = (
+            isinstance(answer, rpc.ProveTransactionResponse)
+            and answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+        )
+        if not (question.adds and is_ending):
+            return answer
+        await asyncio.sleep(PAUSE_S)
+    return await ask_log(question)
 
 
 def client_error(code: ErrorCode, version: int) -> ErrorCode:

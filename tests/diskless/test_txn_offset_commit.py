@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from coordinator.errors import CoordinatorError
 from coordinator.groups.settings import GroupSettings
+from coordinator.leader_client import Failure
 from diskless.apis.groups import GroupApis
 from diskless.apis.offset_proofs import client_error, group_log_topic
 from records.kafka_errors import ErrorCode
@@ -24,6 +26,7 @@ from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.virtual_time import run
 
 Answer = transaction_log.ProveTransactionResponse
+AWAY = Failure(CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "away"), in_doubt=False)
 KEY = rpc.TxnOffsetCommitRequest.schema().key
 
 
@@ -32,10 +35,10 @@ class TransactionLog:
 
     def __init__(self) -> None:
         self.questions: list[transaction_log.ProveTransactionRequest] = []
-        self.answers: list[Answer | None] = [Answer(transaction_number=3)]
+        self.answers: list[Answer | Failure] = [Answer(transaction_number=3)]
         self.on_question: Callable[[], None] = lambda: None
 
-    async def ask(self, question: transaction_log.ProveTransactionRequest) -> Answer | None:
+    async def ask(self, question: Any) -> Answer | Failure:
         """Return the next answer, and the last one for ever."""
         self.questions.append(question)
         self.on_question()
@@ -46,8 +49,8 @@ class TransactionLog:
 @asynccontextmanager
 async def a_broker() -> AsyncIterator[tuple[ClusterWorld, GroupApis, TransactionLog]]:
     async with ClusterWorld() as world:
-        await world.create("t", partitions=2)
         world.group_log._features = lambda: TRANSACTIONS
+        await world.create("t", partitions=2)
         transactions = TransactionLog()
         apis = GroupApis(
             world.cluster(1),
@@ -116,7 +119,7 @@ def record_calls(world: ClusterWorld) -> list[CommitTransactionalOffsetsRequest]
 @pytest.mark.parametrize(
     ("told", "version", "error"),
     [
-        (None, 4, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (AWAY, 4, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (refused(ErrorCode.NOT_LEADER_OR_FOLLOWER), 4, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (refused(ErrorCode.PRODUCER_FENCED), 4, ErrorCode.INVALID_PRODUCER_EPOCH),
         (refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING), 4, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
@@ -127,7 +130,7 @@ def record_calls(world: ClusterWorld) -> list[CommitTransactionalOffsetsRequest]
     ],
 )
 def test_a_commit_that_is_not_proved_gets_the_code_of_its_version_and_writes_nothing(
-    told: Answer | None, version: int, error: ErrorCode
+    told: Answer | Failure, version: int, error: ErrorCode
 ) -> None:
     async def story() -> None:
         async with a_broker() as (world, apis, transactions):
@@ -173,3 +176,107 @@ def test_a_broker_proves_no_commit_for_a_group_that_it_does_not_coordinate() -> 
 
 def test_a_timeout_of_the_transaction_log_is_retried_by_the_client() -> None:
     assert client_error(ErrorCode.REQUEST_TIMED_OUT, 4) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+# --- with the transaction log ---------------------------------------------------------------------
+
+
+class Producer:
+    """A producer whose calls go to the transaction log as its owner sends them."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        self.world = world
+        self.epoch = -1
+        self.producer_id = -1
+        self.producer_epoch = -1
+
+    async def _ask(self, request: Any) -> Any:
+        answer = await self.world.ask_transactions(request)
+        assert not isinstance(answer, Failure)
+        return answer
+
+    async def init(self) -> int:
+        """Acquire the transactional id and initialise it; return the error."""
+        acquire = transaction_log.AcquireTransactionalIdRequest(
+            transactional_id="x", broker_id=1, broker_epoch=-1, create=True
+        )
+        self.epoch = (await self._ask(acquire)).ownership_epoch
+        answer = await self._ask(
+            transaction_log.InitTransactionalIdRequest(
+                transactional_id="x", ownership_epoch=self.epoch, timeout_ms=60_000,
+                spare_producer_id=7,
+            )
+        )  # fmt: skip
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        return int(answer.error_code)
+
+    async def add_offsets(self) -> int:
+        """Add the group log to the transaction; return the error."""
+        topic = group_log_topic(self.world.machine.image)
+        assert topic is not None
+        answer = await self._ask(
+            transaction_log.AddTransactionPartitionsRequest(
+                transactional_id="x", ownership_epoch=self.epoch, producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch, topics=(topic,), metadata_offset=0,
+            )
+        )  # fmt: skip
+        return int(answer.error_code)
+
+    async def end(self, *, committed: bool) -> int:
+        """End the transaction; return the error."""
+        answer = await self._ask(
+            transaction_log.EndTransactionRequest(
+                transactional_id="x", ownership_epoch=self.epoch, producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch, committed=committed, client_version=0,
+            )
+        )  # fmt: skip
+        return int(answer.error_code)
+
+    def request(self, offset: int) -> rpc.TxnOffsetCommitRequest:
+        """Build its TxnOffsetCommit."""
+        given = request(offset, producer_epoch=self.producer_epoch)
+        assert self.producer_id == given.producer_id
+        return given
+
+
+def test_offsets_of_a_group_count_with_the_commit_of_their_transaction_only() -> None:
+    async def story() -> None:
+        async with ClusterWorld() as world:
+            world.group_log._features = lambda: TRANSACTIONS
+            await world.create("t", partitions=2)
+            apis = GroupApis(
+                world.cluster(1),
+                GroupSettings(initial_rebalance_delay_ms=0),
+                wall_ms=world.wall_ms,
+                random=Random(1),
+                ask_transaction_log=world.ask_transactions,
+            )
+            producer = Producer(world)
+            assert await producer.init() == 0
+
+            async def send(offset: int) -> int:
+                response = rpc.TxnOffsetCommitResponse
+                return code(await call(apis.handlers, producer.request(offset), response, 4))
+
+            def stored() -> Any:
+                return world.group_machine.image.groups["g"].offsets.get(("t", 0))
+
+            async def ended(*, committed: bool) -> None:
+                assert await producer.end(committed=committed) == 0
+                while world.group_machine.image.groups["g"].pending.total:
+                    await asyncio.sleep(0.01)
+
+            assert await send(5) == ErrorCode.TRANSACTION_ABORTABLE  # nothing is added
+            assert await producer.add_offsets() == 0
+            assert await send(5) == 0
+            assert stored() is None
+            await ended(committed=True)
+            assert stored().offset == 5
+            assert await producer.add_offsets() == 0
+            assert await send(9) == 0
+            await ended(committed=False)
+            assert stored().offset == 5
+            assert await send(9) == ErrorCode.TRANSACTION_ABORTABLE
+            await apis.close()
+
+    run(story)

@@ -99,12 +99,14 @@ class SaslGate:
         max_frame_bytes: int,
         lifetime_ms: int = 0,
         clock: Callable[[], float] | None = None,
+        call_later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         """Create a listener's gate.
 
         Args:  handle: handles the requests of authenticated connections.
                max_frame_bytes: the longest frame of an authenticated connection.
                lifetime_ms: connections.max.reauth.ms; 0: sessions do not end.
+               clock, call_later: those of the running loop by default.
         """
         self.outcomes: Counter[tuple[str, bool]] = Counter()  # by mechanism, and whether it passed
         self._mechanisms = mechanisms
@@ -113,6 +115,7 @@ class SaslGate:
         self._max_frame_bytes = max_frame_bytes
         self._lifetime_ms = lifetime_ms
         self._clock = clock
+        self._call_later = call_later
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
         """Answer one frame of a connection: of its authentication, or a request behind it.
@@ -251,7 +254,8 @@ class SaslGate:
                 reply.send(answer)  # type: ignore[arg-type]  # bytes, buffers or None
                 connection.close(Reason.AUTHENTICATION_FAILED, detail)
 
-        asyncio.get_running_loop().call_later(FAILURE_DELAY_S, send)
+        call_later = self._call_later or asyncio.get_running_loop().call_later
+        call_later(FAILURE_DELAY_S, send)
         return reply
 
 

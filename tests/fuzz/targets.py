@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from diskless.produce.validation import Accepted, Refusal, TopicRules, validate
 from esker.settings.config import ConfigError, parse_config
 from esker.settings.properties import PropertiesError, parse_properties
-from raft.net import BadHeaderError, parse_request_header
+from raft.net import BadHeaderError, NetError, parse_request_header
 from raft.net.frames import Arena, FrameReader
+from raft.net.principal import ANONYMOUS
 from raft.segments import (
     Log,
     LogConfig,
@@ -44,13 +45,16 @@ from records.consumer_protocol import (
 )
 from records.errors import MalformedMessageError, RecordError
 from records.frame import decode_record, encode_record
-from records.rpc import API
+from records.rpc import API, security
+from records.rpc.cluster import ApiVersionsRequest, MetadataRequest
 from records.schema import Message
 from records.wal import PartitionBatches, build_object, read_footer, verify_partition
 from snapshot.reader import verify_checkpoint
 from spark_jobs.plans.retention_plan import PlanError, read_plan
 from spark_jobs.readers.avro_files import AvroFileError, read_avro
 from tests.fuzz.mutation import with_batch_checksums, with_footer_checksum
+from tests.raft.net.sasl_world import PASSWORD, USER, frame_of
+from tests.raft.net.sasl_world import World as SaslWorld
 from tests.records.strategies import CASES, messages
 from tests.simulation.disk import SimulatedDisk
 
@@ -289,6 +293,38 @@ def _records() -> list[bytes]:
 
 FILE_ERRORS: Final[Errors] = (RecordError, StorageError, FileNotFoundError)
 
+# --- before authentication ------------------------------------------------------------------------
+
+
+def _authenticate(data: bytes) -> None:
+    """Feed the gate of a SASL listener with the frames of one connection, each after its length."""
+    world, at = SaslWorld(), 0
+    while at + 2 <= len(data) and not world.connection.closed:
+        end = at + 2 + int.from_bytes(data[at : at + 2], "big")
+        world.send(data[at + 2 : end])
+        at = end
+        known = world.connection.principal
+        assert known is ANONYMOUS or PASSWORD.encode() in data, "let in without the password"
+        assert known is not ANONYMOUS or set(world.handled) <= {18}, "handled for a stranger"
+
+
+def _conversations() -> list[bytes]:
+    versions = frame_of(
+        ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3
+    )
+    metadata = frame_of(MetadataRequest(topics=None), 1)
+    plain = b"\0" + USER.encode() + b"\0" + PASSWORD.encode()
+    first = b"n,,n=alice,r=nonce"
+    found = []
+    for mechanism, data in (("PLAIN", plain), ("SCRAM-SHA-256", first)):
+        shake = security.SaslHandshakeRequest(mechanism=mechanism)
+        wrapped = frame_of(security.SaslAuthenticateRequest(auth_bytes=data), 2)
+        end = [metadata] if mechanism == "PLAIN" else []
+        found.append([versions, frame_of(shake, 1), wrapped, *end])
+        found.append([frame_of(shake, 0), data, *end])
+    return [b"".join(len(one).to_bytes(2, "big") + one for one in frames) for frames in found]
+
+
 TARGETS: Final[dict[str, Target]] = {
     "message": Target(
         decode=_decode_message, may_raise=(MalformedMessageError,), samples=_messages
@@ -314,6 +350,7 @@ TARGETS: Final[dict[str, Target]] = {
         samples=_objects,
         repair=with_footer_checksum,
     ),
+    "sasl": Target(decode=_authenticate, may_raise=(RecordError, NetError), samples=_conversations),
     "subscription": Target(
         decode=lambda data: (decode_subscription(data), decode_assignment(data)),
         may_raise=(RecordError, ValueError),

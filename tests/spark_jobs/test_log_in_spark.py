@@ -10,6 +10,7 @@ import pytest
 
 from records.metadata import FeatureLevelRecord, NoOpRecord
 from tests.spark_jobs.logs import mark_committed, write_log
+from tests.waiting import DEADLINE_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +26,10 @@ def log_dir(tmp_path: Path) -> Path:
     batches = (
         [FeatureLevelRecord(name="f", feature_level=n), NoOpRecord()] for n in range(RECORDS // 2)
     )
-    write_log(tmp_path / LOG, batches, segment_batches=200)
-    mark_committed(tmp_path, {LOG: RECORDS})
-    return tmp_path
+    directory = tmp_path / "log"
+    write_log(directory / LOG, batches, segment_batches=200)
+    mark_committed(directory, {LOG: RECORDS})
+    return directory
 
 
 def test_spark_passes_a_querys_filters_and_columns_to_the_data_source(
@@ -67,7 +69,7 @@ def test_a_spark_stream_that_is_stopped_and_started_again_reads_each_offset_once
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(int(DEADLINE_S))
         files = sorted(out.glob("*.parquet"))
         return [n for file in files for n in pq.read_table(file)["log_offset"].to_pylist()]
 

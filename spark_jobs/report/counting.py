@@ -17,8 +17,8 @@ docs/design/pipeline.md#the-report; KIP-1163 (objects are shared).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -31,8 +31,8 @@ from spark_jobs.report.window import Window
 from spark_jobs.tables.arrow_batches import read_table
 from spark_jobs.tables.coordinator_log import RUNS_KEYS, CoordinatorLog, fold
 from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
+from spark_jobs.tables.runs import RUN_COLUMNS, column, is_accepted, is_covered, join_runs
 from spark_jobs.tables.runs import batches as batches_of
-from spark_jobs.tables.runs import column, is_accepted, join_runs
 from spark_jobs.tables.schemas import OBJECT_COMMIT
 
 LIVE, PINNED, FREE = "live", "pinned", "free"
@@ -58,6 +58,10 @@ DUPLICATE: Final = -1
 """The outcome of a duplicate; other outcomes are error codes, and 0 means stored."""
 
 
+ReplacedRanges = Mapping[tuple[str, int], list[tuple[int, int]]]
+"""Ranges of offsets whose runs were replaced, by topic id and partition; ends are exclusive."""
+
+
 @dataclass(frozen=True, slots=True)
 class Counting:
     """Counts one piece of a coordinator's log. A `Reduce`."""
@@ -65,6 +69,7 @@ class Counting:
     window: Window
     known: FirstPassResult
     now_ms: int  # that ages are counted from
+    replaced: Mapping[int, ReplacedRanges] = field(default_factory=dict)  # by coordinator
 
     def __call__(self, work: Work) -> pa.Table:
         """Count the records in one span of a coordinator's log, and return the counts as rows."""
@@ -78,6 +83,17 @@ class Counting:
             return np.full(len(object_ids), STILL_THERE, np.int64)
         at = np.minimum(np.searchsorted(gone[0], object_ids), gone.shape[1] - 1)
         return np.where(gone[0][at] == object_ids, gone[1][at], STILL_THERE)
+
+    def is_replaced(
+        self, log: int, places: Sequence[tuple[str, int]], place: Numbers, base_offsets: Numbers
+    ) -> npt.NDArray[np.bool_]:
+        """Return a mask of the runs whose ranges of offsets were replaced by other runs.
+
+        Args:    places: topic ids and partitions. place: of each run, into them, rising.
+        """
+        known = self.replaced.get(log, {})
+        ranges = {i: known[name] for i, name in enumerate(places) if name in known}
+        return is_covered(place, base_offsets, ranges)
 
     def log_starts(self, topics: list[str], partitions: Numbers, codes: Numbers) -> Numbers:
         """Return each partition's log start; `codes` index the partitions' topics in `topics`."""
@@ -155,7 +171,7 @@ def _count_batches(job: Counting, log: int, batches: _Batches) -> Iterator[pa.Ta
     )
     at = np.searchsorted(objects, batches["object_id"])
     yield _fan_in(batches, at, len(objects))
-    runs = _runs_of(job, batches, objects)
+    runs = _runs_of(job, log, batches, objects)
     yield from _count_unused(
         job,
         log,
@@ -236,13 +252,15 @@ class _Runs:
     live: npt.NDArray[np.bool_]
 
 
-def _runs_of(job: Counting, batches: _Batches, objects: Numbers) -> _Runs:
+def _runs_of(job: Counting, log: int, batches: _Batches, objects: Numbers) -> _Runs:
     """Return the runs of batches in each object, and whether consumers can still read each run."""
     pairs, partition = _pairs(batches.topic, batches["partition"])
     stored, refused = batches.stored, ~batches.stored
     of_run, run = join_runs(partition[stored], batches_of(batches.commits)[:, stored])
     partitions = np.concatenate((of_run, partition[refused]))
     live = run[1] >= job.log_starts(batches.topics, pairs[1], pairs[0])[of_run]
+    places = [(batches.topics[code], index) for code, index in pairs.T.tolist()]
+    live &= ~job.is_replaced(log, places, of_run, run[0])
     ids = np.concatenate((run[2], batches["object_id"][refused]))
     return _Runs(
         batches.topics,
@@ -326,7 +344,7 @@ def _checkpoint(job: Counting, work: Work) -> Iterator[pa.Table]:
     fold(work.span.values(), log.handlers(RUNS_KEYS | PARTITION_KEYS))
     ids, sizes, _, committed, _, _ = log.object_columns()
     objects = _objects(np.stack((ids, sizes, committed)))
-    log_ids, (_, last_offset, object_id, _, byte_size, *_) = log.run_columns()
+    log_ids, (base_offset, last_offset, object_id, _, byte_size, *_) = log.run_columns()
     places = list(log.partitions.places.values())
     topics = list(dict.fromkeys(topic_id for topic_id, _ in places))
     number = {topic_id: i for i, topic_id in enumerate(topics)}
@@ -335,16 +353,47 @@ def _checkpoint(job: Counting, work: Work) -> Iterator[pa.Table]:
     at = {log_id: i for i, log_id in enumerate(log.partitions.places)}
     run = np.array([at[log_id] for log_id in log_ids.tolist()], np.int64)
     live = last_offset >= job.log_starts(topics, partition, topic)[run]
+    order = np.argsort(run, kind="stable")
+    live[order] &= ~job.is_replaced(work.log, places, run[order], base_offset[order])
     place = np.searchsorted(objects.ids, object_id)
     runs = _Runs(topics, topic[run], partition[run], place, byte_size, live)
-    partitions, _ = _pairs(place, run)
-    count = len(objects.ids)
-    footers = FOOTER_BYTES + ENTRY_BYTES * np.bincount(partitions[0], minlength=count)
-    unused = objects.sizes - _sums(place[live], byte_size[live], count)
-    yield from _count_unused(
-        job, work.log, objects, runs, objects.sizes - np.minimum(unused, footers)
-    )
+    yield from _count_whole(job, work.log, objects, runs)
 
 
 def _objects(columns: Numbers) -> _Objects:
     return _Objects(*columns[:, np.argsort(columns[0], kind="stable")])
+
+
+# --- rewritten objects --------------------------------------------------------------------------
+
+
+def count_rewritten(job: Counting, log: int, found: CoordinatorLog) -> pa.Table:
+    """Count the objects that rewriters filled, by the runs in them that were not replaced since.
+
+    Args:    found: with all records of the log that say which runs were replaced.
+    """
+    objects = found.rewritten_objects
+    facts = [(one, item.size_bytes, item.committed_at_ms) for one, item in objects.items()]
+    known = _objects(np.array(facts, np.int64).reshape(-1, 3).T)
+    places = list(found.rewritten)
+    topics = list(dict.fromkeys(topic_id for topic_id, _ in places))
+    topic = np.array([topics.index(topic_id) for topic_id, _ in places], np.int64)
+    partition = np.array([index for _, index in places], np.int64)
+    counts = [len(rows_of_place) for rows_of_place in found.rewritten.values()]
+    run = np.repeat(np.arange(len(places)), np.array(counts, np.int64))
+    columns = np.array([row for rows_of in found.rewritten.values() for row in rows_of], np.int64)
+    _, last_offset, object_id, _, byte_size, *_ = columns.reshape(-1, len(RUN_COLUMNS)).T
+    live = last_offset >= job.log_starts(topics, partition, topic)[run]
+    place = np.searchsorted(known.ids, object_id)
+    runs = _Runs(topics, topic[run], partition[run], place, byte_size, live)
+    return merge_rows(_count_whole(job, log, known, runs))
+
+
+def _count_whole(job: Counting, log: int, objects: _Objects, runs: _Runs) -> Iterator[pa.Table]:
+    """Count objects of which only the size is known; as much of it as a footer has is framing."""
+    count = len(objects.ids)
+    partitions, _ = _pairs(runs.place, runs.topic << 32 | runs.partition)
+    footers = FOOTER_BYTES + ENTRY_BYTES * np.bincount(partitions[0], minlength=count)
+    unused = objects.sizes - _sums(runs.place[runs.live], runs.sizes[runs.live], count)
+    batch_bytes = objects.sizes - np.minimum(unused, footers)
+    yield from _count_unused(job, log, objects, runs, batch_bytes)

@@ -17,9 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from records.diskless import RunsReplacedRecord
 from records.types import OffsetAndEpoch
 from snapshot.names import checkpoint_name
 from spark_jobs.prices import Prices
@@ -33,11 +35,13 @@ from spark_jobs.readers.logs import (
     coordinators_of,
 )
 from spark_jobs.report.cluster import history_of
-from spark_jobs.report.counting import Counting
-from spark_jobs.report.cube import Cube, Reduce, ReportEngine, Work
+from spark_jobs.report.counting import Counting, count_rewritten
+from spark_jobs.report.cube import Cube, Reduce, ReportEngine, Work, merge_rows
 from spark_jobs.report.first_pass import FirstPass, first_pass_result, names_of
 from spark_jobs.report.tables import Checkpoint, Facts, log_name, tables_of
 from spark_jobs.report.window import Window, ends_of, window
+from spark_jobs.tables.coordinator_log import REPLACEMENT_KEYS, CoordinatorLog, fold
+from spark_jobs.tables.schemas import table_name
 from spark_jobs.tables.topics import topics_of
 
 TOP: Final = 8
@@ -92,8 +96,12 @@ def make_report(
     progress("first pass: where logs start")
     first = _count_all(engine, work, FirstPass(over), top=False)
     progress("second pass: written, live and dead bytes")
-    counting = Counting(over, first_pass_result(first), question.now_ms)
+    replaced = {number: _replacements(work, number) for number in _rewritten_logs(first)}
+    ranges = {number: log.replaced for number, log in replaced.items()}
+    counting = Counting(over, first_pass_result(first), question.now_ms, ranges)
     counts = _count_all(engine, [piece for piece in work if piece.log >= 0], counting, top=True)
+    rewritten = [count_rewritten(counting, number, log) for number, log in replaced.items()]
+    counts = merge_rows([counts, *rewritten])
     progress("tables")
     facts = Facts(
         window=over,
@@ -115,6 +123,26 @@ def _work(logs: Mapping[str, Log], ends: Mapping[str, int], split_bytes: int) ->
         number = -1 if name == CLUSTER_METADATA else int(name.removeprefix(DISKLESS_METADATA))
         for span in log.spans(ends[name], split_bytes=split_bytes):
             yield Work(number, span)
+
+
+def _rewritten_logs(first: pa.Table) -> list[int]:
+    """Return the coordinators in whose logs runs were replaced, from the rows of the first pass."""
+    name = table_name(RunsReplacedRecord)
+    is_replaced = pc.and_(pc.equal(first["measure"], "log"), pc.equal(first["name"], name))
+    numbers: set[int] = set(np.unique(first.filter(is_replaced)["number"].to_numpy()).tolist())
+    return sorted(numbers)
+
+
+def _replacements(work: Sequence[Work], number: int) -> CoordinatorLog:
+    """Fold the records of one coordinator's log that replace runs.
+
+    Why here: of two replacements of one range the later one counts, so pieces cannot be read apart.
+    """
+    log = CoordinatorLog()
+    for piece in work:
+        if piece.log == number:
+            fold(piece.span.values(), log.handlers(REPLACEMENT_KEYS))
+    return log
 
 
 def _count_all(

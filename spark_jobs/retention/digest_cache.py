@@ -35,9 +35,9 @@ import numpy as np
 from crc32c import crc32c
 
 from spark_jobs.readers.logs import Span
-from spark_jobs.retention.digests import Digest, Piece, Rows, digest_span
+from spark_jobs.retention.digests import Digest, Piece, Rows, StateSpan, digest_span
 
-MAGIC: Final = b"ESKRUNS2"
+MAGIC: Final = b"ESKRUNS3"
 HISTORY: Final = "history.json"
 _FRONT: Final = struct.Struct("<8sIII")  # magic, size of head and digest, their CRC, the rows' CRC
 _LENGTH: Final = struct.Struct("<I")
@@ -65,7 +65,10 @@ class Work(NamedTuple):
     @property
     def name(self) -> str:
         """Return the cache file's name, made of the first and end offset of the span."""
-        kind = "checkpoint" if self.span.is_checkpoint else f"{self.span.start_offset:020}"
+        if isinstance(self.span, StateSpan):
+            kind = "state"
+        else:
+            kind = "checkpoint" if self.span.is_checkpoint else f"{self.span.start_offset:020}"
         return f"{kind}-{self.span.end_offset:020}.runs"
 
 
@@ -197,6 +200,7 @@ def pack(piece: Piece) -> list[bytes]:
         {
             "topic_ids": list(digest.topic_ids),
             "records": [len(record) for record in digest.records],
+            "has_replacements": digest.has_replacements,
             "digest": [(column.dtype.str, len(column)) for column in of_digest],
             "rows": [(column.dtype.str, len(column)) for column in of_rows],
         }
@@ -235,7 +239,10 @@ def _unpack(file: Any, *, rows: bool) -> tuple[Digest, Rows | None]:
         records.append(front[position : position + record_size])
         position += record_size
     digest = Digest(
-        head["topic_ids"], **dict(zip(_OF_DIGEST, columns, strict=True)), records=records
+        head["topic_ids"],
+        **dict(zip(_OF_DIGEST, columns, strict=True)),
+        records=records,
+        has_replacements=head["has_replacements"],
     )
     if not rows:
         return digest, None

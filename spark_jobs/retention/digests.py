@@ -9,6 +9,9 @@ timestamp. That is enough to find the piece that a partition's new log start lie
 reading a single run; only that piece's runs are read. They are stored beside the digest, by
 partition and offset.
 
+Where runs were replaced (merging, compaction), the pieces of a log say no longer which runs live.
+Then one digest is made of the state at the log's end, with all live runs.
+
 The trap: a digest does not depend on log starts. It includes runs that are already dead, or each
 sweep would invalidate the digests of the one before. The planner knows the log starts, and reads
 the runs of the one piece that each of them lies in.
@@ -19,18 +22,21 @@ Source: docs/design/batch-coordinator.md#retention, docs/design/pipeline.md#plan
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from records.batch import Batch
 from records.compression import Buffer
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Span
 from spark_jobs.tables.commit_columns import Columns, CommitPile
-from spark_jobs.tables.coordinator_log import RUNS_KEYS, CoordinatorLog, fold
+from spark_jobs.tables.coordinator_log import REPLACEMENT_KEYS, RUNS_KEYS, CoordinatorLog, fold
+from spark_jobs.tables.log_state import LogState, state_of
 from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
 
 Numbers = npt.NDArray[np.int64]
@@ -55,6 +61,7 @@ class Digest:
     last_offsets: Numbers  # of the last run
     max_timestamps: Numbers  # of the youngest run
     records: Sequence[bytes]  # those that say what partitions there are, with their frames
+    has_replacements: bool = False  # runs of any piece were replaced here
 
     def __len__(self) -> int:
         return len(self.run_counts)
@@ -80,11 +87,37 @@ class Piece:
     rows: Rows
 
 
+@dataclass(frozen=True, slots=True)
+class StateSpan:
+    """All pieces of a log together, for a digest of the runs that live at the log's end."""
+
+    parts: Sequence[Span]
+    end_offset: int
+    start_offset: int = 0
+    is_checkpoint: bool = False
+
+    def within(self, lowest: int, highest: int) -> Span | None:
+        """Raise NotImplementedError, because a state is not divided."""
+        raise NotImplementedError(f"{lowest} to {highest} of a state")
+
+    def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
+        """Yield the position and framed value of each record of all pieces, in order."""
+        for part in self.parts:
+            yield from part.values()
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the batches of all pieces, in order."""
+        for part in self.parts:
+            yield from part.batches()
+
+
 def digest_span(span: Span) -> Piece:
     """Read a span of a log; return its runs of batches, and their sums by partition.
 
     Raises:  LogsError for a record of an unknown type; as `Span.values`.
     """
+    if isinstance(span, StateSpan):
+        return digest_state(state_of(span.parts, span.end_offset))
     return digest_records(span.values())
 
 
@@ -92,6 +125,10 @@ def digest_records(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
     """Read the records of a log or checkpoint; return runs of batches, and sums by partition."""
     commits, checkpoint = CommitPile(_FIELDS), CoordinatorLog()
     records: list[bytes] = []
+    replacements: list[int] = []
+
+    def on_replacement(position: LogPosition, _: Buffer) -> None:
+        replacements.append(position.offset)
 
     def on_partitions(position: LogPosition, value: Buffer) -> None:
         records.append(bytes(value))
@@ -99,10 +136,12 @@ def digest_records(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
             checkpoint.add(position, value)
 
     handlers = checkpoint.handlers(RUNS_KEYS) | dict.fromkeys(PARTITION_KEYS, on_partitions)
+    handlers |= dict.fromkeys(REPLACEMENT_KEYS, on_replacement)
     fold(values, handlers, commits.add, refuses_unknown=True)
     columns = commits.take()
     found = _runs(columns) if columns.rows_of.any() else _checkpoint_runs(checkpoint)
-    return _build_piece(*found, records)
+    piece = _build_piece(*found, records)
+    return replace(piece, digest=replace(piece.digest, has_replacements=bool(replacements)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,3 +263,38 @@ def _checkpoint_runs(checkpoint: CoordinatorLog) -> tuple[_PartitionRuns, Rows]:
     indexes = np.array([index for _, index in places], np.int32)
     found = _PartitionRuns(topic_ids, topics, indexes, np.array(list(counts.values()), np.int64))
     return found, Rows(last, times, byte_sizes, at.astype(np.int32), sizes, sizes)
+
+
+# --- runs of a state ------------------------------------------------------------------------------
+
+
+def digest_state(state: LogState) -> Piece:
+    """Return the live runs of a coordinator's state, and their sums by partition.
+
+    Why: a replaced run lies in another piece of the log than the record that replaces it. So runs
+    that were replaced are told apart only with the whole log.
+    """
+    counts = np.diff(state.run_bounds)
+    there = np.flatnonzero(counts)
+    names = state.partitions.column("topic_id").take(pa.array(there)).to_pylist()
+    topic_ids = list(dict.fromkeys(names))
+    code = {topic_id: i for i, topic_id in enumerate(topic_ids)}
+    found = _PartitionRuns(
+        topic_ids,
+        np.array([code[name] for name in names], np.int32),
+        state.partitions.column("partition").to_numpy()[there],
+        counts[there],
+    )
+
+    def column(name: str) -> Numbers:
+        values: Numbers = state.runs.column(name).to_numpy().astype(np.int64)
+        return values
+
+    times = column("max_timestamp")
+    times = np.where(times < 0, column("appended_at_ms"), times)
+    objects = np.searchsorted(state.objects.column("object_id").to_numpy(), column("object_id"))
+    sizes = state.objects.column("size_bytes").to_numpy()
+    rows = Rows(
+        column("last_offset"), times, column("byte_size"), objects.astype(np.int32), sizes, sizes
+    )
+    return _build_piece(found, rows, [])

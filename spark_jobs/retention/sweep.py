@@ -14,7 +14,7 @@ Source: docs/design/pipeline.md#plans.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from spark_jobs.readers.engines import Engine, LocalEngine
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA, Log, Logs, coordinators_of
 from spark_jobs.readers.spans import epoch_before
 from spark_jobs.retention.digest_cache import DigestCache, Work
-from spark_jobs.retention.digests import Digest
+from spark_jobs.retention.digests import Digest, StateSpan
 from spark_jobs.retention.effects import PieceEffect, effect_of, sum_effects
 from spark_jobs.retention.plan import (
     LimitRequest,
@@ -124,7 +124,7 @@ def plan_survey(
         epoch = cache(partial(epoch_before, log))  # of an archive it is some work
         if not kept.keep_to(found.cluster_id, name, found.read[name], epoch):
             kept = DigestCache(None)
-    digests = _digests(engine, kept, found)
+    found, digests = _merge_replaced(engine, kept, found, _digests(engine, kept, found))
     planners = [Planner(digests_of_log, found.topics) for digests_of_log in digests]
     progress("log starts")
     live_requests = [dict(planner.live_requests()) for planner in planners]
@@ -163,6 +163,28 @@ def _digests(engine: Engine, kept: DigestCache, found: Survey) -> list[list[Dige
     for piece, digest in zip(found.pieces, known, strict=True):
         digests[piece.coordinator].append(next(made) if digest is None else digest)
     return digests
+
+
+def _merge_replaced(
+    engine: Engine, kept: DigestCache, found: Survey, digests: list[list[Digest]]
+) -> tuple[Survey, list[list[Digest]]]:
+    """Make one piece, of the live runs, of each log in which runs were replaced."""
+    replaced = [
+        i for i, of_log in enumerate(digests) if any(digest.has_replacements for digest in of_log)
+    ]
+    pieces = [piece for piece in found.pieces if piece.coordinator not in replaced]
+    states = []
+    for i in replaced:
+        works = [piece.work for piece in found.pieces if piece.coordinator == i]
+        spans = tuple(work.span for work in works)
+        states.append(works[0]._replace(span=StateSpan(spans, found.read[works[0].log])))
+        pieces.append(Piece(i, 0, states[-1]))
+    made = engine.run(partial(_digest, kept), states)
+    merged = list(digests)
+    for i, digest in zip(replaced, made, strict=True):
+        records = [record for old in digests[i] for record in old.records]
+        merged[i] = [replace(digest, records=records)]
+    return replace(found, pieces=pieces), merged
 
 
 def _run_on_pieces(

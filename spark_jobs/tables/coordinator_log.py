@@ -89,6 +89,8 @@ OBJECT_KEYS: Final = _keys(
     RewriteLeaseState, RewriteLeaseGrantedRecord, RunsReplacedRecord,
 )  # fmt: skip
 """Record types that say what became of object ids."""
+REPLACEMENT_KEYS: Final = _keys(RunsReplacedRecord)
+"""Record types that say which runs were replaced."""
 RUNS_KEYS: Final = _keys(RunsState, ObjectsState)
 """Record types with a checkpoint's runs and objects."""
 STATE_KEYS: Final = RUNS_KEYS | _keys(ProducersState)

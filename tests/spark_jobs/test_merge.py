@@ -9,7 +9,9 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner
@@ -22,6 +24,7 @@ from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
 from records.rpc.batch_coordinator import DeleteDisklessRecordsRequest
 from records.rpc.rewriting import RewriteLeaseRequest
+from records.uuids import encode_uuid
 from records.wal import FINAL
 from spark_jobs.merge import apply as applying
 from spark_jobs.merge import plan as planning
@@ -29,10 +32,19 @@ from spark_jobs.merge.apply import Journal, Outcome, WrongClusterError, apply_me
 from spark_jobs.merge.plan import MergePlan, PlanSettings, write_plan
 from spark_jobs.plans.sealed_file import SealError
 from spark_jobs.readers.engines import LocalEngine, SparkEngine
+from spark_jobs.readers.log_files import LogFiles
+from spark_jobs.report.cube import LocalReportEngine
+from spark_jobs.report.job import Question, make_report
+from spark_jobs.retention.digest_cache import DigestCache
+from spark_jobs.retention.sweep import make_plan
+from spark_jobs.tables.log_state import state_at
+from spark_jobs.tables.topics import TopicSettings
 from tests.coordinator.batch.actors import OTHER_TOPIC, TOPIC, delete
 from tests.coordinator.batch.rewriter_actor import objects
 from tests.coordinator.batch.subjects import KEYS
+from tests.spark_jobs.logs import write_values
 from tests.spark_jobs.merge_world import NAMES, MergeWorld
+from tests.spark_jobs.plans import Worlds, naive_effect, naive_rows
 
 SETTINGS = PlanSettings(KEYS.prefix, 1 << 20)
 PLACES = [(topic, partition) for topic in NAMES for partition in (0, 1)]
@@ -51,6 +63,15 @@ def story(tmp_path: Path, work: Callable[[MergeWorld], Awaitable[None]]) -> None
 async def fill(world: MergeWorld, count: int = 20) -> None:
     for _ in range(count):
         await world.append(dict.fromkeys(PLACES, 3))
+
+
+async def delete_records(
+    world: MergeWorld, partition: int, offset: int, topic: UUID = TOPIC
+) -> None:
+    asked = DeleteDisklessRecordsRequest.Topic
+    partitions = (asked.Partition(partition_index=partition, offset=offset),)
+    topics = (asked(topic_id=topic, partitions=partitions),)
+    await world.world.coordinator.call(DeleteDisklessRecordsRequest(topics=topics))
 
 
 def planned(
@@ -171,11 +192,8 @@ def test_sparse_merged_objects_are_rewritten_by_the_next_merge_plan(
     async def work(world: MergeWorld) -> None:
         await fill(world)
         await applied(world, planned(world))
-        asked = DeleteDisklessRecordsRequest.Topic
         for topic, partition in PLACES[1:]:
-            partitions = (asked.Partition(partition_index=partition, offset=-1),)
-            topics = (asked(topic_id=topic, partitions=partitions),)
-            await world.world.coordinator.call(DeleteDisklessRecordsRequest(topics=topics))
+            await delete_records(world, partition, -1, topic)
         await world.world.advance(1)
         plan = planned(world, name="sparse")
         assert [len(merge.sources) for merge in plan.merges()] == [1]
@@ -211,11 +229,7 @@ def test_a_range_that_changed_after_the_merge_plan_is_refused_and_the_others_are
     async def work(world: MergeWorld) -> None:
         await fill(world)
         plan = planned(world)
-        asked = DeleteDisklessRecordsRequest.Topic
-        topics = (
-            asked(topic_id=TOPIC, partitions=(asked.Partition(partition_index=1, offset=7),)),
-        )
-        await world.world.coordinator.call(DeleteDisklessRecordsRequest(topics=topics))
+        await delete_records(world, 1, 7)
         outcome = await applied(world, plan)
         (left,) = outcome.left
         assert (left.partition, left.first_offset, left.runs) == (1, 0, 20)
@@ -456,3 +470,61 @@ def test_spark_and_the_local_engine_merge_the_same_plan_to_the_same_objects(
         story(tmp_path / name, work)
     assert found[0] == found[2]
     assert found[1] == found[3]
+
+
+def test_retention_plans_and_their_effects_know_replaced_runs(tmp_path: Path) -> None:
+    """They equal those of a quadratic planner, with a cache of digests and without one."""
+
+    async def work(world: MergeWorld) -> None:
+        await fill(world)
+        await applied(world, planned(world, PlanSettings(KEYS.prefix, 8_000)))
+        await world.world.advance(1_000_000)
+        await world.broker.acquire()
+        await fill(world, 10)
+        await delete_records(world, 1, 7)
+        end = write_values(tmp_path / "log", [[value] for value in world.gather()])
+        state = state_at(LogFiles(tmp_path / "log"), end)
+        logs, now_ms = Worlds(tmp_path, [(tmp_path / "log", end)], Random(1)), world.world.now_ms()
+        cache = DigestCache(tmp_path / "digests")
+        for ms, size in ((-1, 900), (500_000, -1)):
+            settings = {
+                encode_uuid(topic): TopicSettings(name, ms, size, "external")
+                for topic, name in NAMES.items()
+            }
+            logs.set(settings)
+            expected = naive_rows(state, settings, coordinator=0, now_ms=now_ms)
+            assert len(expected) == 4
+            for kept in (None, cache, cache):
+                made = make_plan(logs, now_ms=now_ms, digest_cache=kept)
+                assert made.rows == expected
+                assert made.effects[0] == naive_effect(state, expected, {})
+        assert len(list((tmp_path / "digests").rglob("state-*.runs"))) == 1
+
+    story(tmp_path, work)
+
+
+def test_the_report_counts_the_bytes_of_replaced_runs_as_dead_and_of_new_runs_as_live(
+    tmp_path: Path,
+) -> None:
+    async def work(world: MergeWorld) -> None:
+        await fill(world)
+        await applied(world, planned(world, PlanSettings(KEYS.prefix, 8_000)))
+        await fill(world, 10)
+        await applied(world, planned(world, PlanSettings(KEYS.prefix, 4_000), "second"))
+        await delete_records(world, 1, 35)
+        state = state_at(world.log("__diskless-metadata-0"))
+        live: dict[str, int] = {}
+        for run in state.runs.to_pylist():
+            live[run["topic_id"]] = live.get(run["topic_id"], 0) + run["byte_size"]
+        question = Question(now_ms=world.world.now_ms())
+        report = make_report(world, LocalReportEngine(), question)
+        topics = report.tables["topics"].to_pylist()
+        shown = {row["topic_id"]: row["live_bytes"] for row in topics if row["topic_id"]}
+        assert shown == live
+        objects = report.tables["object_ages"].to_pylist()
+        assert sum(row["objects"] for row in objects) == state.objects.num_rows
+        used = [row["used_bytes"] > 0 for row in state.objects.to_pylist()]
+        free = sum(row["objects"] for row in objects if row["status"] == "free")
+        assert (free, free > 0) == (used.count(False), True)
+
+    story(tmp_path, work)

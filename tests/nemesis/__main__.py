@@ -3,6 +3,7 @@
 python -m tests.nemesis --rounds 40                        random faults, four in a round
 python -m tests.nemesis --rounds 1 --seed 7                the plan of one round again
 python -m tests.nemesis --faults fail_power,fill_store     these faults in each round
+python -m tests.nemesis --rewriting                        with merging and compaction all the time
 
 Each round starts three quorum nodes and two brokers, lets clients work while the faults last, and
 judges the history of the clients (docs/testing.md). The exit code is 1 if a round had an anomaly or
@@ -27,7 +28,7 @@ from typing import Final
 from tests import processes
 from tests.nemesis.anomalies import AnomaliesError, Kind
 from tests.nemesis.disks import Disks, NoMounts
-from tests.nemesis.rounds import ALL_FAULTS, DISK_FAULTS, Round, run_round
+from tests.nemesis.rounds import ALL_FAULTS, DISK_FAULTS, REWRITING_FAULTS, Round, run_round
 
 HEADER: Final = (
     "round       seed  seconds    acked unknown   polled  ends commits  reads rebal  anomalies"
@@ -44,23 +45,26 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="seed of the first round; default: random")
     parser.add_argument("--length", type=int, default=4, help="faults in a round; default: 4")
     parser.add_argument("--faults", help="names of faults, in order; default: random ones")
+    parser.add_argument(
+        "--rewriting", action="store_true", help="merge and compact all the time, under faults, too"
+    )
     parser.add_argument("--list", action="store_true", help="list the names of all faults")
     words = parser.parse_args()
     processes.forks_allowed = True
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of each connection
     if words.list:
-        print("\n".join(ALL_FAULTS))
+        print("\n".join(ALL_FAULTS + REWRITING_FAULTS))
         return 0
     first = SystemRandom().randrange(1 << 31) if words.seed is None else words.seed
     names = words.faults.split(",") if words.faults else []
-    if unknown := set(names) - set(ALL_FAULTS):
+    if unknown := set(names) - {*ALL_FAULTS, *REWRITING_FAULTS}:
         parser.error(f"--faults: unknown: {', '.join(sorted(unknown))}; --list shows the names")
     print(HEADER, flush=True)
     rounds = []
     failed = 0
     for seed in range(first, first + words.rounds):
         number = seed - first + 1
-        result = _run(number, seed, names, words.length)
+        result = _run(number, seed, names, words.length, rewriting=words.rewriting)
         if result is None:
             failed += 1
         else:
@@ -69,7 +73,7 @@ def main() -> int:
     return 1 if failed or any(result.anomalies for result in rounds) else 0
 
 
-def _run(number: int, seed: int, names: list[str], length: int) -> Round | None:
+def _run(number: int, seed: int, names: list[str], length: int, *, rewriting: bool) -> Round | None:
     """Run a round and print its row; keep its directory and print its output if it fails."""
     home = Path(tempfile.mkdtemp(prefix=f"nemesis-{seed}-"))
     log = home / "round.log"
@@ -80,8 +84,11 @@ def _run(number: int, seed: int, names: list[str], length: int) -> Round | None:
         with log.open("w") as file, redirect_stdout(file):
             disks = _disks(home)
             possible = [one for one in ALL_FAULTS if disks is not None or one not in DISK_FAULTS]
+            possible += REWRITING_FAULTS if rewriting else ()
             faults = names or Random(seed).sample(possible, length)
-            result = run_round(home, seed, faults, disks=disks)
+            if rewriting and not names and not set(faults) & set(REWRITING_FAULTS):
+                faults[0] = REWRITING_FAULTS[seed % 2]
+            result = run_round(home, seed, faults, disks=disks, rewriting=rewriting)
             print(result)
             print(f"{number:5} {_row(result)}", file=sys.__stdout__, flush=True)
             result.check()
@@ -124,7 +131,7 @@ def _summarize(rounds: list[Round], failed: int) -> None:
     print("\nanomalies:")
     for kind in Kind:
         print(f"  {kind:24} {kinds[kind]:6}")
-    print("faults: " + ", ".join(f"{name} {faults[name]}" for name in ALL_FAULTS if faults[name]))
+    print("faults: " + ", ".join(f"{name} {faults[name]}" for name in faults))
     print("told to clients: " + ", ".join(f"{name} {n}" for name, n in happened.most_common()))
     acknowledged = sum(result.acknowledged for result in rounds)
     polled = sum(result.polled for result in rounds)

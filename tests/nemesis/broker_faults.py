@@ -25,8 +25,12 @@ from raft.net import run
 from records.batch import iter_batches, iter_records
 from records.rpc.fetch import FetchRequest, FetchResponse
 from tests.clients.bad_stores import spoiled, spoiled_by
+from tests.clients.client import Refused
 from tests.clients.cluster import EskerCluster
+from tests.clients.confluent import Confluent
+from tests.nemesis import compacted_traffic
 from tests.nemesis.broker_cluster import CLIENTS, LAST_BYTES, STORE_BYTES, BrokerCluster
+from tests.nemesis.compacted_traffic import kill_compactor
 from tests.nemesis.proxy import Links
 from tests.nemesis.record_history import Value
 from tests.nemesis.record_traffic import REQUEST_TIMEOUT_MS, Traffic, end_offset
@@ -145,6 +149,24 @@ class BrokerNemesis:
         """All of them, at once."""
         self._cluster.kill(*self._cluster.broker_ids)
         self._cluster.launch(*self._cluster.broker_ids)
+
+    # --- merging and compaction (with `rewriting`) ----------------------------------------------
+
+    def kill_compactors(self) -> None:
+        """The processes that merge and compact die at odd moments, four times each."""
+        for _ in range(4):
+            kill_compactor(self._cluster)
+            time.sleep(self._random.uniform(0, 0.5))  # and the length of the peace
+
+    def flip_policy(self) -> None:
+        """A topic is compacted, then not, and then again, while a broker compacts it."""
+        client = Confluent(self._cluster.bootstrap)
+        for _ in range(3):
+            for policy in ("delete", "compact,delete", "compact"):
+                wait_until(
+                    lambda policy=policy: _is_altered(client, policy), f"the policy is {policy}"
+                )
+                self.wait_for_records()
 
     # --- the quorum ---------------------------------------------------------------------------
 
@@ -408,6 +430,14 @@ class BrokerNemesis:
 
     def _say(self, what: str) -> None:
         print(f"{time.monotonic() - self._began:6.2f} {what}", flush=True)
+
+
+def _is_altered(client: Confluent, policy: str) -> bool:
+    try:
+        client.alter_topic(compacted_traffic.TOPIC, compacted_traffic.POLICY, policy)
+    except Refused:
+        return False
+    return True
 
 
 def read_partition(address: tuple[str, int], topic: str, partition: int) -> list[tuple[int, Value]]:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -21,11 +21,17 @@ from tests.clients.bad_stores import CLASS_NAME
 from tests.clients.client import Refused
 from tests.clients.cluster import PROGRAM, EskerCluster
 from tests.clients.confluent import Confluent
+from tests.nemesis import compacted_traffic
 from tests.nemesis.anomalies import AnomaliesError, Anomaly, find_anomalies
 from tests.nemesis.audited import check_audit
 from tests.nemesis.broker_cluster import BrokerCluster
 from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis, read_partition
 from tests.nemesis.broker_main import SPOILED
+from tests.nemesis.compacted_traffic import (
+    REWRITING,
+    CompactedTraffic,
+    check_no_object_leaks,
+)
 from tests.nemesis.disks import Disks
 from tests.nemesis.group_traffic import GroupTraffic
 from tests.nemesis.record_history import RecordHistory
@@ -57,6 +63,7 @@ NETWORK_FAULTS: Final = (
 DISK_FAULTS: Final = ("fill_coordinator_disk", "fail_power", "fail_all_power", "fill_store")
 CLOCK_FAULTS: Final = ("skew_broker", "skew_voter", "skew_quorum")
 STORE_FAULTS: Final = ("refuse_uploads", "stall_store", "lie_about_uploads", "damage_fetches")
+REWRITING_FAULTS: Final = ("kill_compactors", "flip_policy")
 ALL_FAULTS: Final = (
     *PROCESS_FAULTS, *NETWORK_FAULTS, *DISK_FAULTS, *CLOCK_FAULTS, *STORE_FAULTS,
 )  # fmt: skip
@@ -116,16 +123,21 @@ def run_round(
     *,
     spoiled: str = "",
     disks: Disks | None = None,
+    rewriting: bool = False,
 ) -> Round:
     """Run one round.
 
     Args:  spoiled: a mistake of the brokers (`broker_main`). disks: for faults of disks.
+           rewriting: merge and compact all the time, a compacted topic, too.
     """
     began = time.monotonic()
     result = Round(seed, tuple(faults))
-    with _cluster(directory, faults, spoiled, disks) as cluster:
+    with _cluster(directory, faults, spoiled, disks, rewriting=rewriting) as cluster:
         cluster.start()
-        _create_topic(cluster)
+        _create_topic(cluster, TOPIC, PARTITIONS, {})
+        compacted = CompactedTraffic(cluster.bootstrap, seed) if rewriting else None
+        if compacted is not None:
+            _create_topic(cluster, compacted_traffic.TOPIC, 1, compacted_traffic.CONFIGS)
         is_hasty = isinstance(cluster, BrokerCluster)
         traffic = Traffic(
             cluster.bootstrap, TOPIC, PARTITIONS, watched=_watched(cluster),
@@ -133,13 +145,17 @@ def run_round(
         )  # fmt: skip
         with GroupTraffic(cluster.bootstrap, TOPIC, GROUP, traffic.history) as group:
             group.settle()
-            with traffic:
+            with traffic, compacted or contextlib.nullcontext():
                 BrokerNemesis(cluster, traffic, Random(seed)).run(faults)
             _read_everything(cluster, traffic, group)
             result.rebalances = group.rebalances
             result.happened = traffic.happened + group.happened
         history = traffic.history
         result.anomalies = find_anomalies(history)
+        if compacted is not None:
+            left = compacted.check(cluster)
+            objects = check_no_object_leaks(cluster)
+            print(f"compacted: {compacted.sent} records sent, {left} left; {objects} objects")
         if not result.anomalies:
             check_audit(cluster)
         cluster.check_alive()
@@ -156,36 +172,39 @@ def run_round(
 
 @contextlib.contextmanager
 def _cluster(
-    directory: Path, faults: Sequence[str], spoiled: str, disks: Disks | None
+    directory: Path, faults: Sequence[str], spoiled: str, disks: Disks | None, *, rewriting: bool
 ) -> Iterator[EskerCluster]:
     """A cluster that can have these faults; one without proxies and rules where none needs them."""
     os.environ[SPOILED] = spoiled
     program = SPOILED_PROGRAM if spoiled else PROGRAM
     home = directory / "cluster"
     try:
-        if set(faults) <= set(PROCESS_FAULTS):
+        if set(faults) <= set(PROCESS_FAULTS) and not rewriting:
             with EskerCluster(home, settings=SETTINGS, program=program) as cluster:
                 yield cluster
         else:
             needed = disks if set(faults) & set(DISK_FAULTS) else None
-            with BrokerCluster(home, disks=needed, settings=HASTY) as cluster:
+            settings = HASTY | (REWRITING if rewriting else {})
+            with BrokerCluster(home, disks=needed, settings=settings) as cluster:
                 yield cluster
     finally:
         del os.environ[SPOILED]
 
 
-def _create_topic(cluster: EskerCluster) -> None:
-    """Create the topic. On a busy machine the controller may change meanwhile."""
+def _create_topic(
+    cluster: EskerCluster, topic: str, partitions: int, configs: Mapping[str, str]
+) -> None:
+    """Create a topic. On a busy machine the controller may change meanwhile."""
     client = Confluent(cluster.bootstrap)
 
     def exists() -> bool:
         try:
-            client.create_topic(TOPIC, PARTITIONS, {})
+            client.create_topic(topic, partitions, configs)
         except Refused as refused:
             return refused.code == ErrorCode.TOPIC_ALREADY_EXISTS
         return True
 
-    wait_until(exists, "the topic is created")
+    wait_until(exists, f"topic {topic} is created")
 
 
 def _watched(cluster: EskerCluster) -> list[tuple[str, int]]:

@@ -333,7 +333,7 @@ def main() -> None:
     say(f"commit {commit}, Python {platform.python_version()}, {os.cpu_count()} cores")
     records, peer, seconds = arguments.records, PEER_ENTRIES, SECONDS
     if arguments.tiny:
-        records, peer, seconds = 3_000, 0, 0.5
+        records, peer, seconds = 3_000, 0, 0.2
     with tempfile.TemporaryDirectory(prefix="esker-bench-") as name:
         run(Path(name), records, arguments.value_bytes, seconds, 0 if arguments.no_peer else peer)
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 Case = tuple[type[Message], int]
 every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
 few = settings(
-    max_examples=examples(5),
+    max_examples=examples(3),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],
@@ -68,7 +68,7 @@ FLEXIBLE = [cls for cls in MESSAGES if cls.schema().versions.last in cls.schema(
 
 
 @pytest.mark.parametrize("cls", FLEXIBLE, ids=lambda cls: cls.__name__)
-@settings(max_examples=examples(4), deadline=None, database=None)
+@settings(max_examples=examples(3), deadline=None, database=None)
 @given(st.data())
 def test_unknown_tagged_fields_survive_decoding_and_encoding(
     cls: type[Message], data: st.DataObject

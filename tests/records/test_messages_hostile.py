@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
 some = settings(
-    max_examples=examples(5),
+    max_examples=examples(3),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],

@@ -173,7 +173,7 @@ class _Parts(list[bytes]):
 
 @pytest.mark.parametrize("case", JUDGED, ids=case_name)
 @settings(
-    max_examples=examples(4),
+    max_examples=examples(3),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],

@@ -112,29 +112,28 @@ def clean_block(block: RecordBlock, newest: Mask, rules: Round) -> Cleaned:
     is_tombstone = block.value_sizes < 0
     expired = newest & is_tombstone & is_passed[block.batch_indexes]
     keeps = newest & ~expired
-    kept_counts = _count(keeps, block)
-    kept_tombstones = _count(keeps & is_tombstone, block)
+    kept = _Kept(block, keeps)
+    kept_tombstones = _count(keeps & is_tombstone, block).tolist()
+    has_horizon = (horizons >= 0).tolist()
     batches, sets_horizons = [], False
     for index, batch in enumerate(block.batches):
         header = batch.header
         if not is_compacted(batch):
             batches.append(batch)
             continue
-        count = int(kept_counts[index])
+        count = kept.count(index)
         if count == 0:
             if rules.last_sequences.get(header.producer_id) == _last_sequence(header):
                 batches.append(empty_batch(header))
             continue
-        needs_horizon = horizons[index] < 0 and kept_tombstones[index] > 0
+        needs_horizon = kept_tombstones[index] > 0 and not has_horizon[index]
         sets_horizons |= needs_horizon
         if count == header.record_count and not needs_horizon:
             batches.append(batch)
             continue
-        first, end = block.first_records[index : index + 2].tolist()
-        kept = first + np.flatnonzero(keeps[first:end])
         horizon = rules.now_ms + rules.delete_retention_ms if needs_horizon else None
-        batches.append(_without_others(header, block, kept, horizon))
-    return Cleaned(batches, bool(sets_horizons), bool(expired.any()))
+        batches.append(_without_others(header, kept, index, horizon))
+    return Cleaned(batches, sets_horizons, bool(expired.any()))
 
 
 def _horizon(header: BatchHeader) -> int:
@@ -193,41 +192,76 @@ def cut_front(batch: Batch, first_offset: int) -> Batch:
     return _build(header, compress(header.compression, b"".join(parts)))
 
 
-def _without_others(
-    header: BatchHeader, block: RecordBlock, kept: Numbers, horizon: int | None
-) -> Batch:
-    """Return a batch with only the records `kept`, and with any new delete horizon."""
+class _Kept:
+    """The records of a block that stay, for all batches at once.
+
+    Why: a call of NumPy costs as much as the records of a small batch.
+    """
+
+    def __init__(self, block: RecordBlock, keeps: Mask) -> None:
+        self.block = block
+        self._records = records = np.flatnonzero(keeps)
+        bounds = np.searchsorted(records, block.first_records)
+        self._bounds: list[int] = bounds.tolist()
+        # Neighbouring records of one batch are copied together, as a span.
+        begins = np.ones(len(records), np.bool_)
+        begins[1:] = records[1:] != records[:-1] + 1
+        begins[bounds[bounds < len(records)]] = True
+        ends = np.ones(len(records), np.bool_)
+        ends[:-1] = begins[1:]
+        self._spans: list[int] = np.searchsorted(np.flatnonzero(begins), bounds).tolist()
+        self._starts: list[int] = block.starts[records[begins]].tolist()
+        self._stops: list[int] = block.ends[records[ends]].tolist()
+        if len(records):
+            has_records = bounds[:-1] < bounds[1:]
+            newest = np.maximum.reduceat(block.timestamps[records], bounds[:-1][has_records])
+            self._max_timestamps = np.zeros(len(has_records), np.int64)
+            self._max_timestamps[has_records] = newest
+
+    def count(self, batch: int) -> int:
+        """Return the number of records that stay in a batch."""
+        return self._bounds[batch + 1] - self._bounds[batch]
+
+    def max_timestamp(self, batch: int) -> int:
+        """Return the newest timestamp of the records that stay in a batch, in ms since 1970."""
+        return int(self._max_timestamps[batch])
+
+    def records(self, batch: int) -> Numbers:
+        """Return the indexes in the block of the records that stay in a batch."""
+        return self._records[self._bounds[batch] : self._bounds[batch + 1]]
+
+    def join(self, batch: int) -> bytes:
+        """Return the unchanged bytes of the records that stay in a batch."""
+        first, end = self._spans[batch], self._spans[batch + 1]
+        data = self.block.data
+        starts, stops = self._starts[first:end], self._stops[first:end]
+        return b"".join([data[start:stop] for start, stop in zip(starts, stops, strict=True)])
+
+
+def _without_others(header: BatchHeader, kept: _Kept, index: int, horizon: int | None) -> Batch:
+    """Return the batch with only its records that stay, and with any new delete horizon."""
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if horizon is None:
-        body = _join(block, kept)
+        body = kept.join(index)
     else:
         attributes, base_timestamp = attributes | DELETE_HORIZON, horizon
-        body = _rebase_records(block, kept, horizon)
+        body = _rebase_records(kept.block, kept.records(index), horizon)
     max_timestamp = header.max_timestamp
     if not header.is_log_append_time:
-        max_timestamp = int(block.timestamps[kept].max())
+        max_timestamp = kept.max_timestamp(index)
     return _build(
         header._replace(
             attributes=attributes,
             base_timestamp=base_timestamp,
             max_timestamp=max_timestamp,
-            record_count=len(kept),
+            record_count=kept.count(index),
         ),
-        compress(header.compression, body),
+        compress(header.compression, body) if attributes & COMPRESSION_MASK else body,
     )
 
 
-def _join(block: RecordBlock, kept: Numbers) -> bytes:
-    """Join the unchanged bytes of the records `kept`, copying neighbouring records together."""
-    begins = np.ones(len(kept), np.bool_)
-    begins[1:] = kept[1:] != kept[:-1] + 1
-    ends = np.append(begins[1:], True)
-    starts, stops = block.starts[kept[begins]].tolist(), block.ends[kept[ends]].tolist()
-    data = block.data
-    return b"".join([data[start:stop] for start, stop in zip(starts, stops, strict=True)])
-
-
 _NO_ATTRIBUTES: Final = b"\0"
+_NO_HEADER: Final = bytes(HEADER_SIZE_BYTES)
 
 
 def _rebase_records(block: RecordBlock, kept: Numbers, base_timestamp: int) -> bytes:
@@ -245,8 +279,7 @@ def _rebase_records(block: RecordBlock, kept: Numbers, base_timestamp: int) -> b
 
 def _build(header: BatchHeader, body: bytes) -> Batch:
     """Build a batch from a header and its records' bytes, with a new length and checksum."""
-    data = bytearray(HEADER_SIZE_BYTES + len(body))
-    data[HEADER_SIZE_BYTES:] = body
+    data = bytearray(b"".join((_NO_HEADER, body)))
     header = header._replace(batch_length=len(data) - LOG_OVERHEAD_BYTES)
     HEADER.pack_into(data, 0, *header)
     crc = seal(data)

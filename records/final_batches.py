@@ -70,7 +70,7 @@ def finish_run(
     for batch in iter_batches(view, verify_crc=verify_crc):
         stamp_final(batch.view, base_offset=base_offset, append_time=append_time)
         header = BatchHeader._make(HEADER.unpack_from(batch.view))
-        batches.append(batch._replace(header=header))
+        batches.append(Batch(batch.position, header, batch.view))
         base_offset = header.end_offset
     if base_offset != end_offset:
         raise CorruptBatchError(
@@ -134,16 +134,16 @@ class RunBuilder:
         """Return the offset after the last batch added, or the base offset before any batch."""
         return self._batches[-1].header.end_offset if self._batches else self._base_offset
 
-    def add(self, batch: Batch, append_time: int) -> Iterator[FinalRun]:
-        """Add a batch; if the current run is full, yield that run first and begin another.
+    def add(self, batch: Batch, append_time: int) -> tuple[FinalRun, ...]:
+        """Add a batch; if the current run is full, return that run and begin another.
 
         Args:    append_time: ms since 1970; of the run that the batch comes from.
         """
-        if self._batches and not self._fits(batch):
-            yield from self.take()
+        full = () if not self._batches or self._fits(batch) else tuple(self.take())
         self._append_time = max(self._append_time, append_time)
         self._batches.append(batch)
         self.size_bytes += len(batch.view)
+        return full
 
     def _fits(self, batch: Batch) -> bool:
         first = self._batches[0].header

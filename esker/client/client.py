@@ -34,6 +34,7 @@ from records.rpc.cluster import (
     MetadataResponse,
 )
 from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResponse
+from records.rpc.groups import ListGroupsRequest, ListGroupsResponse
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from records.rpc.topics import FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -282,6 +283,21 @@ class KafkaClient:
         answer = await self.ask_any(request, DescribeClusterResponse)
         self._nodes |= {node.broker_id: Endpoint(node.host, node.port) for node in answer.brokers}
         return tuple(node.broker_id for node in answer.brokers)
+
+    async def groups(self) -> dict[str, ListGroupsResponse.ListedGroup]:
+        """Return all groups of the cluster by name, in order. Raises ClientError."""
+
+        async def attempt() -> dict[str, ListGroupsResponse.ListedGroup]:
+            found = {}
+            for node in await self.brokers():
+                response = await self.ask(node, ListGroupsRequest(), ListGroupsResponse)
+                if response.error_code:
+                    name = error_name(response.error_code)
+                    raise ClientError(f"broker {node}: {name}", response.error_code)
+                found.update({group.group_id: group for group in response.groups})
+            return dict(sorted(found.items()))
+
+        return await self.patiently(attempt)  # a dead broker is listed until it is fenced
 
     async def leaders(self, topic: str, *, create: bool = False) -> dict[int, int]:
         """Return the leader of each partition of a topic, by partition number.

@@ -103,10 +103,12 @@ def parse_duration(text: str) -> int:
         raise ValueError(f"{text!r} is too long") from None
 
 
-def parse_plan(text: str, group: str) -> dict[TopicPartition, int]:
+def parse_plan(text: str, group: str, *, of_several: bool = False) -> dict[TopicPartition, int]:
     """Parse a group's offsets from lines topic,partition,offset or group,topic,partition,offset.
 
     Lines of other groups are left out, as by Kafka. Raises ValueError naming the line.
+
+    Args:  of_several: the file is for several groups, so each line must name its group.
 
     >>> parse_plan("t,0,7", "g"), parse_plan("g,t,0,7\\nother,t,0,9", "g")
     ({('t', 0): 7}, {('t', 0): 7})
@@ -122,6 +124,8 @@ def parse_plan(text: str, group: str) -> dict[TopicPartition, int]:
         if len(fields) not in (3, 4):
             raise ValueError(f"line {number}: not topic,partition,offset: {','.join(fields)[:80]}")
         *owner, topic, partition, offset = (field.strip() for field in fields)
+        if of_several and not owner:
+            raise ValueError(f"line {number}: not group,topic,partition,offset, for several groups")
         if owner and owner != [group]:
             continue
         if not all(re.fullmatch(r"[0-9]{1,18}", one) for one in (partition, offset)):
@@ -172,6 +176,17 @@ async def require_inactive(client: KafkaClient, group: str) -> None:
             f"Assignments can only be reset if the group '{group}' is inactive, "
             f"but the current state is {state}. Stop its members first"
         )
+
+
+async def is_resettable(client: KafkaClient, group: str, *, all_topics: bool) -> bool:
+    """Return whether a group has no members and, for all topics, some committed offset."""
+    try:
+        await require_inactive(client, group)
+    except ClientError as error:
+        if error.code:
+            raise
+        return False
+    return not all_topics or bool(await all_committed_offsets(client, group, None))
 
 
 async def existing_partitions(

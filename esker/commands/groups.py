@@ -30,7 +30,6 @@ from records.rpc.groups import (
     DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    ListGroupsRequest,
     ListGroupsResponse,
 )
 
@@ -96,18 +95,7 @@ def list_groups(
 
     async def exchange() -> dict[str, ListGroupsResponse.ListedGroup]:
         async with broker_client(broker_addresses(bootstrap_server), timeout_ms) as client:
-
-            async def attempt() -> dict[str, ListGroupsResponse.ListedGroup]:
-                found = {}
-                for node in await client.brokers():
-                    response = await client.ask(node, ListGroupsRequest(), ListGroupsResponse)
-                    if response.error_code:
-                        name = error_name(response.error_code)
-                        raise ClientError(f"broker {node}: {name}", response.error_code)
-                    found.update({group.group_id: group for group in response.groups})
-                return dict(sorted(found.items()))
-
-            return await client.patiently(attempt)  # a dead broker is listed until it is fenced
+            return await client.groups()
 
     return run_or_fail(exchange())
 

@@ -87,4 +87,7 @@ TopicName = Annotated[str, topic_argument("Name of the topic.")]
 TopicNames = Annotated[
     list[str] | None, _argument("TOPIC", "Names of topics; default: all topics.", _topics)
 ]
+GroupNames = Annotated[
+    list[str] | None, _argument("GROUP", "Ids (group.id) of consumer groups.", _groups)
+]
 GroupName = Annotated[str, _argument("GROUP", "Id (group.id) of the consumer group.", _groups)]

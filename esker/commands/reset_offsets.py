@@ -1,23 +1,26 @@
-"""`esker groups reset-offsets`: new committed offsets of a group, as kafka-consumer-groups does.
+"""`esker groups reset-offsets`: new committed offsets of groups, as kafka-consumer-groups does.
 
-Without --execute the offsets are printed and not committed.
+Without --execute the offsets are printed and not committed. The plans of all groups are made before
+the first is committed, so a group that cannot be reset leaves the others as they are.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from esker.client.client import MAX_INT64
+from esker.client.client import MAX_INT64, ClientError, KafkaClient
 from esker.client.offset_resets import (
     Plan,
     Rule,
     To,
     commit_reset,
     existing_partitions,
+    is_resettable,
     parse_datetime,
     parse_duration,
     parse_plan,
@@ -34,7 +37,7 @@ from esker.commands.cluster_access import (
     run_or_fail,
 )
 from esker.commands.files import read_text_or_exit
-from esker.commands.names import GroupName, complete_topics
+from esker.commands.names import GroupNames, complete_topics
 from esker.commands.text_tables import show, table
 
 EXAMPLE = "Example: esker groups reset-offsets readers --topic orders:0,1 --to-earliest --execute"
@@ -48,6 +51,9 @@ Topics = Annotated[
         autocompletion=complete_topics,
         help="Topic to reset (TOPIC), or some of its partitions (TOPIC:N,...); may be repeated.",
     ),
+]
+AllGroups = Annotated[
+    bool, typer.Option("--all-groups", help="Reset all groups; default: those that are named.")
 ]
 AllTopics = Annotated[
     bool,
@@ -71,8 +77,8 @@ Export = Annotated[
     bool,
     typer.Option(
         "--export",
-        help="Print new offsets as CSV (topic,partition,offset) for --from-file; default: "
-        "print a table.",
+        help="Print new offsets as CSV (topic,partition,offset, before it the group if there are "
+        "several) for --from-file; default: print a table.",
     ),
 ]
 
@@ -126,13 +132,15 @@ FromFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Path of a CSV file with the columns topic,partition,offset, as --export prints it.",
+        help="Path of a CSV file with the columns topic,partition,offset, or group before them, as "
+        "--export prints it.",
     ),
 ]
 
 
 def reset_offsets(
-    group: GroupName,
+    group: GroupNames = None,
+    all_groups: AllGroups = False,
     bootstrap_server: Server = None,
     topic: Topics = None,
     all_topics: AllTopics = False,
@@ -150,53 +158,81 @@ def reset_offsets(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Reset the committed offsets of a group without members.
+    """Reset the committed offsets of groups without members.
 
     Takes one rule (--to-..., --shift-by, --by-duration or --from-file) and, but for a file, the
     partitions by --topic or --all-topics. An offset outside of a partition's log becomes its
     first or its end offset.
     """
+    if all_groups == bool(group):
+        raise typer.BadParameter("Either --all-groups or at least one GROUP must be given.")
     if dry_run and execute:
         raise typer.BadParameter("--dry-run and --execute exclude each other: give one of them")
     if export and as_json:
         raise typer.BadParameter("--export and --json exclude each other: give one of them")
-    rule = _rule(
-        {
-            "--to-earliest": to_earliest or None,
-            "--to-latest": to_latest or None,
-            "--to-current": to_current or None,
-            "--to-offset": to_offset,
-            "--shift-by": shift_by,
-            "--to-datetime": to_datetime,
-            "--by-duration": by_duration,
-            "--from-file": from_file,
-        },
-        group,
-    )
-    scope = _scope(topic or [], rule, all_topics=all_topics)
+    options = {
+        "--to-earliest": to_earliest or None,
+        "--to-latest": to_latest or None,
+        "--to-current": to_current or None,
+        "--to-offset": to_offset,
+        "--shift-by": shift_by,
+        "--to-datetime": to_datetime,
+        "--by-duration": by_duration,
+        "--from-file": from_file,
+    }
+    named = list(dict.fromkeys(group or []))
+    if all_groups and from_file is not None:
+        raise typer.BadParameter("excludes --all-groups: name groups", param_hint="--from-file")
+    # Without a group's name, its rule is that of all groups.
+    rules = {name: _rule(options, name, of_several=len(named) > 1) for name in named or [""]}
+    scopes = {
+        name: _scope(topic or [], rule, all_topics=all_topics) for name, rule in rules.items()
+    }
 
-    async def exchange() -> Plan:
+    async def exchange() -> dict[str, Plan]:
         async with broker_client(broker_addresses(bootstrap_server), timeout_ms) as client:
-            await require_inactive(client, group)
-            partitions = None if scope is None else await existing_partitions(client, scope)
-            plan = await plan_reset(client, group, partitions, rule)
+            groups = named or await _resettable(client, all_topics=all_topics)
+            plans = {}
+            for name in groups:
+                key = name if named else ""
+                rule, scope = rules[key], scopes[key]
+                await require_inactive(client, name)
+                partitions = None if scope is None else await existing_partitions(client, scope)
+                plans[name] = await plan_reset(client, name, partitions, rule)
             if execute:
-                await commit_reset(client, group, plan.offsets)
-            return plan
+                for name, plan in plans.items():
+                    await commit_reset(client, name, plan.offsets)
+            return plans
 
-    plan = run_or_fail(exchange())
-    for warning in plan.warnings:
-        typer.echo(f"esker: {warning}", err=True)
+    plans = run_or_fail(exchange())
+    for plan in plans.values():
+        for warning in plan.warnings:
+            typer.echo(f"esker: {warning}", err=True)
     if export:
-        lines = (f"{topic},{partition},{offset}" for (topic, partition), offset in _rows(plan))
-        typer.echo("\n".join(lines))
+        typer.echo("\n".join(_as_csv(plans)))
     else:
-        show(_as_json(group, plan, executed=execute), _as_text(plan), as_json=as_json)
+        show(_as_json(plans, executed=execute), _as_text(plans), as_json=as_json)
     if not execute:
         typer.echo("esker: nothing is committed: --execute commits these offsets", err=True)
 
 
-def _rule(options: dict[str, Any], group: str) -> Rule:
+async def _resettable(client: KafkaClient, *, all_topics: bool) -> list[str]:
+    """Return the groups that can be reset, and print a warning for each other group.
+
+    Raises ClientError if no group can be reset.
+    """
+    found = []
+    for name in await client.groups():
+        if await is_resettable(client, name, all_topics=all_topics):
+            found.append(name)
+        else:
+            typer.echo(f"esker: group {name} is left: members or no committed offsets", err=True)
+    if not found:
+        raise ClientError("no group can be reset: each has members, or no committed offsets")
+    return found
+
+
+def _rule(options: dict[str, Any], group: str, *, of_several: bool) -> Rule:
     """Return the single rule that the options choose. Raises typer.BadParameter."""
     given = {name: value for name, value in options.items() if value is not None}
     if len(given) != 1:
@@ -210,7 +246,8 @@ def _rule(options: dict[str, Any], group: str) -> Rule:
         if name == To.TIMESTAMP:
             return Rule(To.TIMESTAMP, max(0, parse_datetime(value)))
         if name == To.FILE:
-            return Rule(To.FILE, offsets=parse_plan(read_text_or_exit(value), group))
+            text = read_text_or_exit(value)
+            return Rule(To.FILE, offsets=parse_plan(text, group, of_several=of_several))
     except ValueError as error:
         where = f"{value}: " if name == To.FILE else ""
         raise typer.BadParameter(f"{where}{error}", param_hint=name) from None
@@ -244,26 +281,41 @@ def _scope(
         raise typer.BadParameter(str(error), param_hint="--topic") from None
 
 
-def _rows(plan: Plan) -> list[tuple[tuple[str, int], int]]:
-    return sorted(plan.offsets.items())
-
-
-def _as_text(plan: Plan) -> str:
-    rows = [
-        (key[0], str(key[1]), str(plan.committed.get(key, "-")), str(offset))
-        for key, offset in _rows(plan)
+def _rows(plans: Mapping[str, Plan]) -> list[tuple[str, tuple[str, int], int | None, int]]:
+    """Return each group's partitions with their committed and new offsets."""
+    return [
+        (group, key, plan.committed.get(key), offset)
+        for group, plan in plans.items()
+        for key, offset in sorted(plan.offsets.items())
     ]
-    return table(("Topic", "Partition", "Committed", "NewOffset"), rows)
 
 
-def _as_json(group: str, plan: Plan, *, executed: bool) -> dict[str, Any]:
+def _as_csv(plans: Mapping[str, Plan]) -> list[str]:
+    """Return lines for --from-file, with a column of groups if there are several, as Kafka has."""
+    several = len(plans) > 1
+    return [
+        f"{group},{topic},{partition},{offset}" if several else f"{topic},{partition},{offset}"
+        for group, (topic, partition), _, offset in _rows(plans)
+    ]
+
+
+def _as_text(plans: Mapping[str, Plan]) -> str:
+    rows = [
+        (group, key[0], str(key[1]), "-" if committed is None else str(committed), str(offset))
+        for group, key, committed, offset in _rows(plans)
+    ]
+    return table(("Group", "Topic", "Partition", "Committed", "NewOffset"), rows)
+
+
+def _as_json(plans: Mapping[str, Plan], *, executed: bool) -> dict[str, Any]:
     partitions = [
         {
+            "group": group,
             "topic": key[0],
             "partition": key[1],
-            "committed": plan.committed.get(key),
+            "committed": committed,
             "newOffset": offset,
         }
-        for key, offset in _rows(plan)
+        for group, key, committed, offset in _rows(plans)
     ]
-    return {"group": group, "executed": executed, "partitions": partitions}
+    return {"groups": list(plans), "executed": executed, "partitions": partitions}

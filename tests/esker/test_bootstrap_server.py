@@ -329,8 +329,8 @@ def test_the_reset_offsets_command_prints_new_offsets_and_commits_them_only_with
     dev.esker("consume", "reset", "--group", "rewind", "--from-beginning", "--max-messages", "9")
     words = ("groups", "reset-offsets", "rewind")
     shown = as_json(dev, *words, "--all-topics", "--shift-by", "-4")
-    row = {"topic": "reset", "partition": 0, "committed": 9, "newOffset": 5}
-    assert shown == {"group": "rewind", "executed": False, "partitions": [row]}
+    row = {"group": "rewind", "topic": "reset", "partition": 0, "committed": 9, "newOffset": 5}
+    assert shown == {"groups": ["rewind"], "executed": False, "partitions": [row]}
     assert as_json(dev, *words, "--all-topics", "--shift-by", "-4") == shown, "nothing is committed"
     plan = dev.esker(*words, "--topic", "reset:0", "--to-earliest", "--export")
     assert plan == "reset,0,0\n"
@@ -343,6 +343,16 @@ def test_the_reset_offsets_command_prints_new_offsets_and_commits_them_only_with
     (partition,) = as_json(dev, "groups", "describe", "fresh")["partitions"]
     assert (partition["committed"], partition["lag"]) == (20, 0)
     assert "no such topic" in dev.esker(*words, "--topic", "away", "--to-latest", code=1)
+    both = ("groups", "reset-offsets", "fresh", "rewind", "--topic", "reset")
+    plan = dev.esker(*both, "--to-offset", "7", "--export", "--execute")
+    assert plan == "fresh,reset,0,7\nrewind,reset,0,7\n"
+    (tmp_path / "plan.csv").write_text(plan.replace("7", "8"))
+    from_file = as_json(dev, *both[:4], "--from-file", str(tmp_path / "plan.csv"), "--execute")
+    assert [(one["group"], one["newOffset"]) for one in from_file["partitions"]] == [
+        ("fresh", 8), ("rewind", 8),
+    ]  # fmt: skip
+    every = as_json(dev, "groups", "reset-offsets", "--all-groups", "--all-topics", "--to-current")
+    assert {"fresh", "rewind"} <= set(every["groups"])
 
 
 @pytest.mark.parametrize(
@@ -356,6 +366,7 @@ def test_the_reset_offsets_command_prints_new_offsets_and_commits_them_only_with
         (("--all-topics", "--to-datetime", "now"), "--to-datetime: 'now' is not YYYY-MM-DD"),
         (("--topic", "t:x", "--to-latest"), "--topic: 't:x' is neither TOPIC nor"),
         (("--topic", "t", "--from-file", "plan"), "plan: No such file"),
+        (("--all-groups", "--all-topics", "--to-latest"), "Either --all-groups or at least one"),
     ],
 )
 def test_the_reset_offsets_command_refuses_invalid_options_before_it_connects_to_a_broker(

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from esker.client.security import CommandConfigError, read_command_config
 from esker.commands.cluster_access import fail, pairs
 from esker.dev.cluster import (
     MAX_BROKERS,
@@ -26,9 +27,12 @@ from esker.dev.cluster import (
     remove,
 )
 from esker.dev.processes import POLL_S, Processes
+from esker.dev.secure import LISTENER
+from esker.dev.secure import secure as secure_directory
 from esker.server.storage import StorageError
 from esker.settings import SETTINGS
 from esker.settings.config import ConfigError
+from raft.net.security import outgoing
 from records.errors import RecordError
 
 app = typer.Typer(add_completion=False)
@@ -109,6 +113,16 @@ WithoutAsking = Annotated[
 ]
 
 
+Secure = Annotated[
+    bool,
+    typer.Option(
+        "--secure",
+        help="Give all listeners TLS and SASL, with certificates and a first user made in "
+        "--dir; default: PLAINTEXT.",
+    ),
+]
+
+
 @app.command(name="dev", epilog=EXAMPLE)
 def dev(
     directory: Directory = Path("esker-data"),
@@ -118,6 +132,7 @@ def dev(
     endpoint: Endpoint = None,
     region: Region = None,
     settings: Settings = None,
+    secure: Secure = False,
     reset: Reset = False,
     yes: WithoutAsking = False,
 ) -> None:
@@ -143,13 +158,23 @@ def dev(
                 from esker.dev.store_probe import check_bucket  # needed with S3 only
 
                 check_bucket(identity)
-            plan = make_plan(directory, identity, port=port, brokers=brokers, extra=extra)
-            _run(plan, extra)
+            secured = secure_directory(directory) if secure else None
+            plan = make_plan(
+                directory,
+                identity,
+                port=port,
+                brokers=brokers,
+                extra=extra if secured is None else secured.settings | extra,
+                listener="PLAINTEXT" if secured is None else LISTENER,
+            )
+            client_file = None if secured is None else secured.client_file
+            with outgoing(None if client_file is None else read_command_config(client_file)):
+                _run(plan, extra, client_file)
     except OSError as error:
         from esker.server.fatal_errors import describe_fatal_error  # needed after a failure only
 
         fail(describe_fatal_error(error, directory))
-    except (DevError, ConfigError, StorageError, RecordError) as error:
+    except (CommandConfigError, DevError, ConfigError, StorageError, RecordError) as error:
         fail(str(error))
 
 
@@ -223,7 +248,7 @@ class _Signals:
                 signal.signal(kind, handler)
 
 
-def _run(plan: Plan, settings: Mapping[str, str]) -> None:
+def _run(plan: Plan, settings: Mapping[str, str], client_file: Path | None) -> None:
     processes = Processes(plan, lambda line: typer.echo(f"esker dev: {line}", err=True))
     signals = _Signals()
     with signals.caught():
@@ -233,7 +258,7 @@ def _run(plan: Plan, settings: Mapping[str, str]) -> None:
             sys.stdout.flush()
             processes.start()
             if _wait_until_ready(processes, signals):
-                typer.echo(_greeting_text(plan, time.monotonic() - started, settings))
+                typer.echo(_greeting_text(plan, time.monotonic() - started, settings, client_file))
                 sys.stdout.flush()
             while not signals.stop_requested:
                 processes.watch()
@@ -269,13 +294,17 @@ def _count(plan: Plan) -> str:
     return f"{len(plan.quorum)} quorum nodes and {brokers} broker{'s' if brokers > 1 else ''}"
 
 
-def _greeting_text(plan: Plan, seconds: float, settings: Mapping[str, str]) -> str:
+def _greeting_text(
+    plan: Plan, seconds: float, settings: Mapping[str, str], client_file: Path | None
+) -> str:
     rows = {
         "bootstrap server": plan.bootstrap,
         "controllers": plan.controllers,
         "objects": plan.identity.store.place(plan.directory),
         "output of processes": str(plan.directory / "output"),
     }
+    if client_file is not None:
+        rows["client settings"] = f"--command-config {client_file}"
     quiet_ms, interval_ms = (settings.get(key, SETTINGS[key].default_text) for key in SHOWN)
     return "\n".join(
         [

@@ -5,6 +5,7 @@
     DIR/broker-101 .../       copies of those logs, which brokers read
     DIR/objects/              records, unless they go to S3
     DIR/settings/*.properties one file for each process, written anew at every start
+    DIR/security/             with --secure: certificates, and the settings of clients
     DIR/output/*.log, *.pid   what each process says, and its id, for who wants to kill one
 
 Everything listens on loopback. The brokers' ports are those asked for and the ones above; the
@@ -29,6 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
+from esker.dev.secure import SECURITY
 from esker.server.storage import format_storage
 from esker.settings.config import parse_config
 from esker.settings.values import Endpoint
@@ -227,11 +229,17 @@ def _parse(text: str) -> Identity:
 def _write(path: Path, text: str) -> None:
     """Write the text to the file atomically, replacing the old content."""
     temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("w") as file:
+    temporary.unlink(missing_ok=True)
+    with open(temporary, "w", opener=_for_owner) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)
+
+
+def _for_owner(path: str, flags: int) -> int:
+    """Open a new file that only its owner can read: settings may hold passwords."""
+    return os.open(path, flags, 0o600)
 
 
 def belongings(directory: Path) -> tuple[Path, ...]:
@@ -239,7 +247,8 @@ def belongings(directory: Path) -> tuple[Path, ...]:
     found = [
         entry
         for pattern in (
-            IDENTITY, f"{IDENTITY}.tmp", OBJECTS, SETTINGS, OUTPUT, "quorum-*", "broker-*",
+            IDENTITY, f"{IDENTITY}.tmp", OBJECTS, SETTINGS, OUTPUT, SECURITY,
+            "quorum-*", "broker-*",
         )
         for entry in directory.glob(pattern)
     ]  # fmt: skip
@@ -259,11 +268,18 @@ def remove(paths: Iterable[Path]) -> None:
 
 
 def make_plan(
-    directory: Path, identity: Identity, *, port: int, brokers: int, extra: Mapping[str, str]
+    directory: Path,
+    identity: Identity,
+    *,
+    port: int,
+    brokers: int,
+    extra: Mapping[str, str],
+    listener: str = "PLAINTEXT",
 ) -> Plan:
     """Plan the nodes of `esker dev`: choose ports, write settings, format new directories.
 
     Args:    extra: settings for every process, over our own.
+             listener: name of the brokers' listener.
     Raises:  DevError for a port that is taken; ConfigError, StorageError, OSError.
     """
     broker_ports = [port + number for number in range(brokers)]
@@ -293,9 +309,7 @@ def make_plan(
         identity=identity,
         quorum=tuple(quorum),
         brokers=tuple(
-            _process(
-                directory, identity, f"broker-{node}", node, at, "PLAINTEXT", shared | own, extra
-            )
+            _process(directory, identity, f"broker-{node}", node, at, listener, shared | own, extra)
             for node, at in enumerate(broker_ports, start=FIRST_BROKER)
         ),
     )

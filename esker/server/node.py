@@ -36,7 +36,7 @@ from esker.settings.config import Endpoint as Address
 from esker.settings.config import NodeSettings
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
-from raft.driver.config import NodeConfig
+from raft.driver.config import FurtherListener, NodeConfig
 from raft.driver.node_services import ClusterEvents, NodeService, ServiceHost
 from raft.interfaces import Degradation, ReplicatedLog
 from raft.net import Limits
@@ -134,6 +134,15 @@ class NodeParts:
             log=LogConfig(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms),
             limits=self.limits,
             security=listener_security(config, place.name) if place else None,
+            further_listeners=tuple(
+                FurtherListener(
+                    name=further.name,
+                    host=further.bind.host,
+                    port=further.bind.port,
+                    security=listener_security(config, further.name),
+                )
+                for further in config.addresses.further_controllers
+            ),
             bootstrap=bootstrap,
             snapshot_hosting=SnapshotKeeping(
                 node_id=config.node_id,
@@ -211,9 +220,9 @@ class NodeParts:
 def limits_of(settings: NodeSettings) -> Limits:
     """Return the limits on the connections and memory of each listener."""
     places = settings.addresses
-    listeners = len(places.clients) + (places.controller is not None)
+    allowed = connections_allowed(settings.values["max.connections"], len(places.places))
     return Limits(
-        max_connections=connections_allowed(settings.values["max.connections"], listeners),
+        max_connections=allowed,
         max_frame_bytes=settings.request_max_bytes,
         idle_ms=settings.connections_max_idle_ms,
         max_handshakes_per_second=settings.values["esker.listener.max.handshakes.per.second"],

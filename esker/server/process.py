@@ -66,7 +66,7 @@ async def _run_node(settings: NodeSettings, stop: asyncio.Event) -> None:
     await node.start()
     tune_interpreter()
     if node.listener.port:
-        listeners = {settings.addresses.controller_name: node.listener}
+        listeners = {settings.addresses.controller_name: node.listener, **node.further_listeners}
         parts.collectors.append(lambda: security_metrics(listeners))
     if store is not None:
         await _run_broker(settings, parts, node, store, stop)

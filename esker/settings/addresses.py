@@ -52,21 +52,26 @@ class Addresses:
     controller_name: str  # of the quorum's listener, whether this node has one or not
     controller: Place | None
     clients: tuple[Place, ...]
+    further_controllers: tuple[Place, ...] = ()  # of the same requests, for a change of protocol
     controller_protocol: str = PLAINTEXT  # of the quorum's listeners, here and on other nodes
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Return all listeners of this node."""
+        first = (self.controller,) if self.controller else ()
+        return (*first, *self.further_controllers, *self.clients)
 
     @property
     def is_secured(self) -> bool:
         """Return whether any listener, or the connections to controllers, have TLS or SASL."""
-        places = (*((self.controller,) if self.controller else ()), *self.clients)
-        return {place.protocol for place in places} | {self.controller_protocol} != {PLAINTEXT}
+        return {place.protocol for place in self.places} | {self.controller_protocol} != {PLAINTEXT}
 
     @property
     def warnings(self) -> list[str]:
         """Return warnings for the operator about addresses that other machines can reach."""
-        places = (*((self.controller,) if self.controller else ()), *self.clients)
         return [
             f"listener {place.name} at {place.bind}, {place.protocol}: {_WARNINGS[place.protocol]}"
-            for place in places
+            for place in self.places
             if place.protocol in _WARNINGS and not is_loopback(place.bind.host)
         ]
 
@@ -108,6 +113,9 @@ def addresses_of(
         controller_name=names[0],
         controller=_controller(values, names[0], voters, given) if CONTROLLER in roles else None,
         clients=tuple(_client(values, name) for name in others),
+        further_controllers=tuple(
+            _further_controller(values, name, given) for name in bound if name in names[1:]
+        ),
         controller_protocol=protocol_of(values, names[0]),
     )
 
@@ -132,7 +140,22 @@ def _controller(
         bind = Endpoint(advertised.host, bind.port)  # no other machine is in this quorum
     _refuse_wildcard(name, advertised)
     protocol = protocol_of(values, name)
-    authenticates = _authenticates(given, name, protocol)
+    _refuse_strangers(values, name, bind, given)
+    return Place(name=name, bind=bind, advertised=advertised, protocol=protocol)
+
+
+def _further_controller(values: Mapping[str, Any], name: str, given: Mapping[str, str]) -> Place:
+    """Return a controller listener besides the first, to which other nodes may still connect."""
+    bind: Endpoint = values["listeners"][name]
+    _refuse_strangers(values, name, bind, given)
+    return Place(name=name, bind=bind, advertised=bind, protocol=protocol_of(values, name))
+
+
+def _refuse_strangers(
+    values: Mapping[str, Any], name: str, bind: Endpoint, given: Mapping[str, str]
+) -> None:
+    """Refuse a controller listener that lets in every host. Raises ConfigError."""
+    authenticates = _authenticates(given, name, protocol_of(values, name))
     if not is_loopback(bind.host) and not authenticates and not values[INSECURE]:
         raise ConfigError(
             "listeners",
@@ -141,7 +164,6 @@ def _controller(
             "ssl.client.auth=required, or bind a private network's address and set "
             f"{INSECURE}=true",
         )
-    return Place(name=name, bind=bind, advertised=advertised, protocol=protocol)
 
 
 def _authenticates(given: Mapping[str, str], name: str, protocol: str) -> bool:

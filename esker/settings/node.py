@@ -38,7 +38,8 @@ SETTINGS: Final = (
         "controller.listener.names",
         words,
         ("CONTROLLER",),
-        "Names of the listeners that serve the quorum; its nodes connect to the first.",
+        "Names of the listeners that serve the quorum; its nodes connect to the first. Further "
+        "ones serve nodes and tools during a change of address or protocol.",
     ),
     Setting("listeners", listeners, None, "`NAME://HOST:PORT`, comma separated: what to bind."),
     Setting(

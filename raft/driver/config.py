@@ -36,6 +36,16 @@ QUORUM_TOPICS: Final = frozenset({DISKLESS_METADATA, CONSUMER_OFFSETS, TRANSACTI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FurtherListener:
+    """A controller listener besides the first, for nodes that still use another protocol."""
+
+    name: str
+    host: str
+    port: int
+    security: ListenerSecurity | None = None  # None: PLAINTEXT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """Settings of one node of the quorum. Times in milliseconds.
 
@@ -54,6 +64,7 @@ class NodeConfig:
     log: LogConfig = field(default_factory=LogConfig)
     limits: Limits = field(default_factory=Limits)
     security: ListenerSecurity | None = None  # of the listener; None: PLAINTEXT
+    further_listeners: tuple[FurtherListener, ...] = ()  # the same requests at more addresses
     bootstrap: tuple[MetadataRecord, ...] = ()  # the first records of an empty cluster log
     snapshot_hosting: SnapshotHosting | None = None  # None: no checkpoints, logs begin at 0
     node_service: Callable[[ServiceHost], NodeService] | None = None  # builds what runs on groups

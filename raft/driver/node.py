@@ -95,7 +95,17 @@ class Node:
             on_close=self._service.closed,
             security=config.security,
         )
-        if self.listener.gate is not None:
+        self.further_listeners = {
+            further.name: Listener(
+                self._service.handle,
+                name=further.name,
+                limits=config.limits,
+                on_close=self._service.closed,
+                security=further.security,
+            )
+            for further in config.further_listeners
+        }
+        if any(listener.gate is not None for listener in self.listeners):
             self._service.serve_also(announced(), large=False)
         self._dial_settings = DialSettings(
             client_id=f"raft-client-{config.node_id}",
@@ -113,6 +123,11 @@ class Node:
             self._service.serve_also(self._node_service.handlers, large=True)
         self._metrics: MetricsServer | None = None
         self._directory_watch: DirectoryWatch | None = None
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Return the controller listener, and the further ones."""
+        return self.listener, *self.further_listeners.values()
 
     # --- start and stop -----------------------------------------------------------------------
 
@@ -137,6 +152,8 @@ class Node:
                     await self._open(group)
             if config.bind_host is not None:
                 await self.listener.start(config.bind_host, config.bind_port)
+            for further in config.further_listeners:
+                await self.further_listeners[further.name].start(further.host, further.port)
             if config.metrics_host is not None:
                 self._metrics = MetricsServer(self, config.metrics)
                 await self._metrics.start(config.metrics_host, config.metrics_port)
@@ -189,7 +206,8 @@ class Node:
     async def _close_all(self) -> None:
         if self._metrics is not None:
             await self._metrics.close()
-        await self.listener.close(drain_ms=200)
+        for listener in self.listeners:
+            await listener.close(drain_ms=200)
         self._service.snapshots.close()
         if self._lock is not None:
             self._lock.release()

@@ -59,7 +59,9 @@ class Listener:
                 max_frame_bytes=self.limits.max_frame_bytes,
                 lifetime_ms=self.security.session_lifetime_ms,
             )
-        self.handshakes = Handshakes(self.limits, self._on_failed_handshake)
+        self.handshakes = Handshakes(
+            self.limits, self._on_failed_handshake, lambda: len(self._shared.connections)
+        )
         self._tls_arena = Arena()
         self._shared: ConnectionSet[ServerConnection] = ConnectionSet(name, self.limits, on_close)
         self._server: asyncio.Server | None = None

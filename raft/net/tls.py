@@ -57,15 +57,22 @@ class Application(Protocol):
 class Handshakes:
     """Bounds the TLS handshakes of one listener: their number, their rate and their duration."""
 
-    def __init__(self, limits: Limits, report: Callable[[ServerTls, Reason, str], None]) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        report: Callable[[ServerTls, Reason, str], None],
+        connections: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Create the bounds of one listener.
 
         Args:  report: called once for each connection that ends before its handshake is done.
+               connections: the listener's connections whose handshakes are done.
         """
         self.begun: dict[ServerTls, float] = {}  # with the loop time of their accept
         self.completed = 0
         self.report = report
         self._limits = limits
+        self._connections = connections
         self._waiting: deque[ServerTls] = deque()
         self._left = float(limits.max_handshakes_per_second)
         self._refilled_at = 0.0
@@ -74,7 +81,8 @@ class Handshakes:
     def add(self, connection: ServerTls) -> None:
         """Admit an accepted connection's handshake now or later, or abort it if too many wait."""
         loop = asyncio.get_running_loop()
-        if len(self.begun) >= self._limits.max_handshakes:
+        begun, limits = len(self.begun), self._limits
+        if begun >= limits.max_handshakes or begun + self._connections() >= limits.max_connections:
             connection.fail(Reason.TOO_MANY_CONNECTIONS, "too many TLS handshakes")
             return
         self.begun[connection] = loop.time()

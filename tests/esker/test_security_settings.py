@@ -191,3 +191,32 @@ def test_a_command_reads_its_user_and_trust_from_a_file_of_client_properties(tmp
     assert "x y" not in repr(security)
     with pytest.raises(CommandConfigError, match="nowhere"):
         read_command_config(tmp_path / "nowhere")
+
+
+def test_a_controller_serves_every_listener_of_controller_listener_names():
+    config = parse_config(
+        {
+            **GOOD,
+            "controller.listener.names": "CONTROLLER,SECURE",
+            "listeners": "CONTROLLER://127.0.0.1:9094,SECURE://127.0.0.1:9194",
+            "listener.security.protocol.map": "SECURE:SASL_SSL",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.secure.plain.sasl.jaas.config": PLAIN + 'user_n="x";',
+            "ssl.keystore.location": "/etc/server.pem",
+        }
+    )
+    assert config.addresses.controller.name == "CONTROLLER"
+    (further,) = config.addresses.further_controllers
+    assert (further.name, further.protocol, further.bind.port) == ("SECURE", "SASL_SSL", 9194)
+    assert config.addresses.controller_protocol == "PLAINTEXT"
+
+
+def test_a_further_controller_listener_beyond_loopback_needs_authentication_too():
+    with pytest.raises(ConfigError, match=INSECURE):
+        parse_config(
+            {
+                **GOOD,
+                "controller.listener.names": "CONTROLLER,OTHER",
+                "listeners": "CONTROLLER://127.0.0.1:9094,OTHER://10.0.0.1:9194",
+            }
+        )

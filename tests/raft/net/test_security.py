@@ -353,3 +353,22 @@ def test_only_tls_1_2_and_newer_are_spoken(pki):
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
     only = server_tls(pki, **{"ssl.enabled.protocols": "TLSv1.3"}).current()
     assert only.minimum_version is ssl.TLSVersion.TLSv1_3
+
+
+def test_handshakes_that_are_not_done_count_as_connections_of_the_listener(on_loop, pki):
+    async def main():
+        limits = replace(Limits(), max_connections=2)
+        async with Echo(ListenerSecurity(tls=server_tls(pki)), limits) as server:
+            listener, outside = server.listener, OutgoingSecurity(tls=client_tls(pki))
+            with outgoing(outside):
+                connection = await connect("127.0.0.1", listener.port)
+            await wait_until_async(lambda: listener.connections)
+            _, silent = await asyncio.open_connection("127.0.0.1", listener.port)
+            await wait_until_async(lambda: len(listener.handshakes.begun) == 1)
+            with pytest.raises((ConnectError, ConnectionLostError)):
+                await ask(server, outside)
+            assert listener.ended[Reason.TOO_MANY_CONNECTIONS] == 1
+            connection.close()
+            silent.close()
+
+    on_loop(main())

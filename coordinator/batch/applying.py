@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
+from uuid import UUID
 
 from coordinator.batch.id_ranges import added, appended, numbers, without
 from coordinator.batch.runs import ranges_of
@@ -38,6 +39,7 @@ from coordinator.batch.state import (
     log_ids_of,
     released_mark,
 )
+from coordinator.batch.transactions import Transactional, ended, opened, without_producer
 from records.diskless import (
     ControllerEpochRecord,
     DeleteFenceRecord,
@@ -59,6 +61,7 @@ from records.diskless import (
     RewriteLeaseRenewedRecord,
     RunsReplacedRecord,
     SteadyTimeRecord,
+    TransactionMarkersRecord,
 )
 from records.schema import MetadataRecord
 
@@ -109,6 +112,7 @@ def _partitions_removed(tables: Tables, record: DisklessPartitionsRemovedRecord)
     for partition in record.partitions:
         tables.logs.pop(left[partition], None)
         tables.cleanings.pop(left[partition], None)
+        tables.open_transactions.pop(left[partition], None)
         left[partition] = NO_LOG
     tables.topics[record.topic_id] = topic._replace(log_ids=tuple(left))
 
@@ -160,7 +164,7 @@ def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[L
         skipped=appended(lease.skipped, last + 1, object_id),
         fenced=tuple(fenced for fenced in lease.fenced if fenced > object_id),
     )
-    alone = not record.error_codes and not record.duplicates
+    alone = not (record.error_codes or record.duplicates or record.transaction_numbers)
     alone = alone and len(log_ids) == len(record.base_offsets)
     append = _append_single_batches if alone else _append_batches
     log_starts = append(tables, record, log_ids)
@@ -229,7 +233,8 @@ def _append_single_batches(
         kept = before[2][1 - KEPT_BATCHES :] if before is not None and before[0] == epoch else ()
         last = (sequence + count - 1) & MAX_SEQUENCE
         batch = (sequence, last, base, time if kind else -1)
-        producers[key] = (epoch, now_ms, (*kept, batch))
+        transactional = None if before is None else before[3]
+        producers[key] = (epoch, now_ms, (*kept, batch), transactional)
     assert len(logs) == len(log_starts), f"a partition named twice: object {record.object_id}"
     tables.logs.update(logs)
     tables.producers.update(producers)
@@ -255,6 +260,7 @@ def _append_batches(
         record.producer_ids,
         record.producer_epochs,
         record.base_sequences,
+        record.transaction_numbers or (-1,) * len(record.base_offsets),
         strict=True,
     )
     for log_id, batch_count in zip(log_ids, record.batch_counts, strict=True):
@@ -268,7 +274,19 @@ def _append_batches(
         log_starts.append(log_start)
         current, current_epoch = -1, -1  # whose batches these are: its row is written once
         kept: tuple[KeptBatch, ...] = ()
-        for error, duplicate, base, count, time, kind, producer_id, epoch, sequence in group:
+        transactional: Transactional | None = None
+        for (
+            error,
+            duplicate,
+            base,
+            count,
+            time,
+            kind,
+            producer_id,
+            epoch,
+            sequence,
+            number,
+        ) in group:
             if error or duplicate:
                 continue
             assert base == end, f"offset {base} at end {end} of {log_id}, {record.object_id}"
@@ -277,18 +295,66 @@ def _append_batches(
                 continue
             if producer_id != current:
                 if current >= 0:
-                    producers[log_id, current] = (current_epoch, now_ms, kept)
+                    producers[log_id, current] = (current_epoch, now_ms, kept, transactional)
                 before = get_producer((log_id, producer_id))
                 kept = before[2] if before is not None and before[0] == epoch else ()
+                transactional = None if before is None else before[3]
                 current, current_epoch = producer_id, epoch
             elif epoch != current_epoch:
                 current_epoch, kept = epoch, ()
             last = (sequence + count - 1) & MAX_SEQUENCE
             kept = (*kept[1 - KEPT_BATCHES :], (sequence, last, base, time if kind else -1))
+            if number >= 0 and not (transactional and transactional.is_open):
+                others = tables.open_transactions.get(log_id) or ()
+                tables.open_transactions[log_id] = (*others, (base, producer_id))
+                transactional = opened(transactional, number, base)
         if current >= 0:
-            producers[log_id, current] = (current_epoch, now_ms, kept)
+            producers[log_id, current] = (current_epoch, now_ms, kept, transactional)
         logs[log_id] = (log_start, end)
     return log_starts
+
+
+def _markers(tables: Tables, record: TransactionMarkersRecord) -> None:
+    """End transactions by their markers, which take offsets and change producers' rows."""
+    for index, partition, offset, producer_id, epoch, number, coordinator_epoch in zip(
+        record.topic_indexes,
+        record.partitions,
+        record.offsets,
+        record.producer_ids,
+        record.producer_epochs,
+        record.transaction_numbers,
+        record.coordinator_epochs,
+        strict=True,
+    ):
+        log_id = log_id_of(tables, record.topic_ids[index], partition)
+        log_start, end = tables.logs.get(log_id) or (0, -1)
+        if offset >= 0:
+            assert offset == end, f"a marker at {offset}, at end {end} of {log_id}: {record}"
+            tables.logs[log_id] = (log_start, offset + 1)
+        before = tables.producers.get((log_id, producer_id))
+        known_epoch, _, kept, row = before or (epoch, 0, (), None)
+        if epoch > known_epoch:
+            known_epoch, kept = epoch, ()
+        if row is not None and row.open_number == number:
+            _close_transaction(tables, log_id, producer_id)
+        after = ended(row, number, coordinator_epoch)
+        tables.producers[log_id, producer_id] = (known_epoch, record.written_at_ms, kept, after)
+
+
+def _close_transaction(tables: Tables, log_id: LogId, producer_id: int) -> None:
+    """Remove a producer's transaction from the open ones of a partition."""
+    left = without_producer(tables.open_transactions.get(log_id) or (), producer_id)
+    if left:
+        tables.open_transactions[log_id] = left
+    else:
+        tables.open_transactions.pop(log_id, None)
+
+
+def log_id_of(tables: Tables, topic_id: UUID, partition: int) -> LogId:
+    """Return the log id of a partition that a committed record names."""
+    topic = tables.topics.get(topic_id)
+    assert topic is not None, f"no such topic: {topic_id}"
+    return topic.log_ids[partition]
 
 
 def _keep_newest_answers(tables: Tables, broker_id: int, epoch: int, object_id: int) -> None:
@@ -317,7 +383,9 @@ def _log_starts(tables: Tables, record: LogStartOffsetsRecord) -> None:
 
 def _producers_expired(tables: Tables, record: ProducersExpiredRecord) -> None:
     for key in zip(record.log_ids, record.producer_ids, strict=True):
-        tables.producers.pop(key, None)
+        gone = tables.producers.pop(key, None)
+        if gone is not None and gone[3] is not None and gone[3].is_open:
+            _close_transaction(tables, *key)  # its topic is deleted
     if record.largest_expired_id != UNKNOWN_ID:
         counters = tables.counters
         before = counters.largest_expired_id
@@ -548,6 +616,7 @@ _APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {
     ControllerEpochRecord: _controller_epoch,
     ObjectCommitRecord: _commit,
     LogStartOffsetsRecord: _log_starts,
+    TransactionMarkersRecord: _markers,
     ProducersExpiredRecord: _producers_expired,
     SteadyTimeRecord: _steady_time,
     LeaseGrantedRecord: _granted,

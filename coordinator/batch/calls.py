@@ -40,7 +40,7 @@ from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.state import Tables
 from coordinator.errors import CoordinatorError
 from records.kafka_errors import ErrorCode
-from records.rpc import API, objects, rewriting
+from records.rpc import API, objects, rewriting, transaction_markers
 from records.rpc import batch_coordinator as rpc
 from records.rpc.base import CoordinatorRequest, Response
 from records.schema import ArrayOf, Message, StructOf
@@ -242,6 +242,11 @@ CALLS: Final[tuple[Call[Any], ...]] = (
         rewriting.ListDisklessObjectsRequest,
         Report(lambda request, state, _: list_objects(request, state)),
         for_clients=True,
+    ),
+    # End transactions in partitions. Idempotent by the number of the transaction.
+    Call(
+        transaction_markers.WriteTransactionMarkersRequest,
+        Write(_of_tables(decide.decide_markers)),
     ),
 )
 """Every call, by rising api key."""

@@ -14,13 +14,13 @@ Source: KIP-630 (snapshots); records.diskless (the records whose names end in St
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 from coordinator.batch.id_ranges import flat, from_flat
-from coordinator.batch.runs import APPENDED, Run, StoredObject
+from coordinator.batch.runs import APPENDED, MARKER, Run, StoredObject
 from coordinator.batch.state import (
     Answer,
     Broker,
@@ -38,7 +38,9 @@ from coordinator.batch.state import (
     Tables,
     Topic,
 )
+from coordinator.batch.transactions import Aborted, Marker, OpenTransactions, Transactional
 from records.diskless import (
+    AbortedState,
     CleaningState,
     CoordinatorState,
     DisklessBrokerState,
@@ -63,8 +65,11 @@ class CheckpointSource(Tables, Protocol):
     def all_objects(self) -> Iterable[tuple[int, StoredObject]]:
         """Return all objects of the state with their object ids, by rising id."""
 
-    def all_runs(self, log_id: LogId) -> Iterable[Sequence[int]]:
-        """Return a partition's undeleted runs of batches, as `Run` fields, by rising offset."""
+    def all_runs(self, log_id: LogId) -> Iterable[Run]:
+        """Return a partition's undeleted runs of batches, by rising offset."""
+
+    def all_aborted(self, log_id: LogId) -> Iterable[Aborted]:
+        """Return a partition's aborted transactions, by rising last offset."""
 
     def all_producers(self, log_id: LogId) -> Iterable[tuple[int, Producer]]:
         """Return a partition's producer states with their producer ids, by rising id."""
@@ -98,7 +103,13 @@ class CheckpointSink(Protocol):
     def cleanings(self) -> Table[LogId, Cleaning]: ...
 
     @property
+    def open_transactions(self) -> Table[LogId, OpenTransactions]: ...
+
+    @property
     def counters(self) -> Counters: ...
+
+    def add_aborted(self, log_id: LogId, entries: Iterable[Aborted]) -> None:
+        """Add a partition's aborted transactions from a checkpoint, by rising last offset."""
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
         """Add objects from a checkpoint to the state being loaded, by rising object id."""
@@ -148,6 +159,10 @@ def checkpoint_records(source: CheckpointSource) -> Iterator[MetadataRecord]:
         for rows in _chunks(source.all_runs(log_id)):
             yield _runs_record(log_id, rows)
     for log_id in log_ids:
+        for rows in _chunks(source.all_aborted(log_id)):
+            columns = dict(zip(_ABORTED, zip(*rows, strict=True), strict=True))
+            yield AbortedState(log_id=log_id, **columns)
+    for log_id in log_ids:
         for rows in _chunks(source.all_producers(log_id)):
             yield _producers_record(log_id, rows)
     for object_id, answer in source.all_answers():
@@ -181,6 +196,7 @@ def _topic_records(source: CheckpointSource) -> Iterator[DisklessTopicState]:
             )
 
 
+_ABORTED: Final = ("producer_ids", "first_offsets", "last_offsets", "last_stable_offsets")
 _CLEANING: Final = ("log_ids", "cleaned_until", "bounds", "rewritten_until")
 
 
@@ -245,10 +261,12 @@ def _objects_record(rows: list[tuple[int, StoredObject]]) -> ObjectsState:
     )
 
 
-def _runs_record(log_id: LogId, rows: list[Sequence[int]]) -> RunsState:
+def _runs_record(log_id: LogId, rows: list[Run]) -> RunsState:
     columns = zip(*rows, strict=True)
-    bases, lasts, objects, places, sizes, times, appended, kinds, counts, formats = columns
+    bases, lasts, objects, places, sizes, times, appended, kinds, counts, formats, markers = columns
     all_appended = min(formats) == max(formats) == APPENDED
+    facts = [marker for marker in markers if marker is not None]
+    producer_ids, epochs, outcomes, coordinators = zip(*facts, strict=True) if facts else ((),) * 4
     return RunsState(
         log_id=log_id,
         base_offset=bases[0],
@@ -261,13 +279,22 @@ def _runs_record(log_id: LogId, rows: list[Sequence[int]]) -> RunsState:
         append_times=() if all_appended else appended,
         record_counts=() if all_appended else counts,
         object_formats=() if all_appended else formats,
+        marker_producer_ids=producer_ids,
+        marker_epochs=epochs,
+        marker_outcomes=outcomes,
+        marker_coordinator_epochs=coordinators,
     )
 
 
 def _producers_record(log_id: LogId, rows: list[tuple[int, Producer]]) -> ProducersState:
     producer_ids, producers = zip(*rows, strict=True)
-    epochs, appended, kept = zip(*producers, strict=True)
-    sequences, lasts, bases, times = zip(*chain.from_iterable(kept), strict=True)
+    epochs, appended, kept, transactional = zip(*producers, strict=True)
+    batches = tuple(chain.from_iterable(kept))
+    sequences, lasts, bases, times = zip(*batches, strict=True) if batches else ((),) * 4
+    facts: Any = ((),) * 4
+    if any(transactional):
+        facts = zip(*(row or Transactional() for row in transactional), strict=True)
+    open_numbers, first_offsets, ended_numbers, coordinators = facts
     return ProducersState(
         log_id=log_id,
         producer_ids=producer_ids,
@@ -278,6 +305,10 @@ def _producers_record(log_id: LogId, rows: list[tuple[int, Producer]]) -> Produc
         last_sequences=lasts,
         base_offsets=bases,
         append_times=times,
+        open_numbers=open_numbers,
+        first_offsets=first_offsets,
+        ended_numbers=ended_numbers,
+        coordinator_epochs=coordinators,
     )
 
 
@@ -338,6 +369,9 @@ def load_record(sink: CheckpointSink, record: MetadataRecord) -> None:
             sink.add_objects(_objects_in(record))
         case RunsState():
             sink.add_runs(record.log_id, _runs_in(record))
+        case AbortedState():
+            columns = (getattr(record, name) for name in _ABORTED)
+            sink.add_aborted(record.log_id, map(Aborted._make, zip(*columns, strict=True)))
         case ProducersState():
             _load_producers(sink, record)
         case KeptAnswerState():
@@ -426,6 +460,15 @@ def _objects_in(record: ObjectsState) -> Iterator[tuple[int, StoredObject]]:
 def _runs_in(record: RunsState) -> Iterator[Run]:
     bases = (record.base_offset, *(last + 1 for last in record.last_offsets[:-1]))
     counts = (last - base + 1 for base, last in zip(bases, record.last_offsets, strict=True))
+    formats = record.object_formats or (APPENDED,) * len(bases)
+    facts = zip(
+        record.marker_producer_ids,
+        record.marker_epochs,
+        record.marker_outcomes,
+        record.marker_coordinator_epochs,
+        strict=True,
+    )
+    markers = (Marker(*next(facts)) if one == MARKER else None for one in formats)
     rows = zip(
         bases,
         record.last_offsets,
@@ -436,7 +479,8 @@ def _runs_in(record: RunsState) -> Iterator[Run]:
         record.append_times or (-1,) * len(bases),
         record.timestamp_types,
         record.record_counts or counts,
-        record.object_formats or (APPENDED,) * len(bases),
+        formats,
+        markers,
         strict=True,
     )
     return map(Run._make, rows)
@@ -450,15 +494,33 @@ def _load_producers(sink: CheckpointSink, record: ProducersState) -> None:
         record.append_times,
         strict=True,
     )
-    for producer_id, epoch, appended, count in zip(
+    absent = (-1,) * len(record.producer_ids)
+    facts = zip(
+        record.open_numbers or absent,
+        record.first_offsets or absent,
+        record.ended_numbers or absent,
+        record.coordinator_epochs or absent,
+        strict=True,
+    )
+    log_id, loaded_open = record.log_id, []
+    for producer_id, epoch, appended, count, fields in zip(
         record.producer_ids,
         record.producer_epochs,
         record.appended_at_ms,
         record.batch_counts,
+        facts,
         strict=True,
     ):
         kept = tuple(islice(batches, count))
-        sink.producers[record.log_id, producer_id] = (epoch, appended, kept)
+        row: Transactional | None = Transactional(*fields)
+        if row == Transactional():
+            row = None
+        elif row is not None and row.is_open:
+            loaded_open.append((row.first_offset, producer_id))
+        sink.producers[log_id, producer_id] = (epoch, appended, kept, row)
+    if loaded_open:
+        others = sink.open_transactions.get(log_id) or ()
+        sink.open_transactions[log_id] = tuple(sorted((*others, *loaded_open)))
 
 
 def _answer_in(record: KeptAnswerState) -> Answer:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from coordinator.batch import decide
-from coordinator.batch.applying import apply_record, ended_objects
+from coordinator.batch.applying import apply_record, ended_objects, log_id_of
 from coordinator.batch.calls import LeaderLookup, Lookup, Report, Write, call_of
 from coordinator.batch.checkpoint import checkpoint_values, load_record
 from coordinator.batch.cluster_view import ClusterView, Enforcer
@@ -27,11 +27,15 @@ from coordinator.batch.decide import Context, Decision
 from coordinator.batch.reads import at_once
 from coordinator.batch.retention import TopicPartition, retention_pass
 from coordinator.batch.runs import (
+    MARKER,
+    NO_OBJECT,
     NOT_MARKED,
     OPEN,
     Run,
     StoredObject,
+    aborted_of,
     found_orphan,
+    marker_runs,
     ranges_of,
     runs_of,
 )
@@ -51,6 +55,7 @@ from coordinator.batch.state import (
     log_ids_of,
 )
 from coordinator.batch.steady_clock import SteadyClock
+from coordinator.batch.transactions import Aborted, OpenTransactions
 from coordinator.errors import CoordinatorError
 from records.diskless import (
     DisklessPartitionsReleasedRecord,
@@ -64,6 +69,7 @@ from records.diskless import (
     RewriteLeaseGrantedRecord,
     RunsReplacedRecord,
     SteadyTimeRecord,
+    TransactionMarkersRecord,
 )
 from records.frame import decode_record
 from records.kafka_errors import ErrorCode
@@ -86,6 +92,8 @@ class InMemoryState:
         self.brokers: dict[int, Broker] = {}
         self.answers: dict[int, Answer] = {}
         self.cleanings: dict[LogId, Cleaning] = {}
+        self.open_transactions: dict[LogId, OpenTransactions] = {}
+        self.aborted: dict[LogId, list[Aborted]] = {}  # by last offset; no empty lists
         self.replacing = AppliedReplacing()
         self.counters = Counters()
         self.runs: dict[LogId, list[Run]] = {}  # live ones, by offset; no empty lists
@@ -123,6 +131,9 @@ class InMemoryState:
                 apply_record(self, record)
             case RunsReplacedRecord():
                 self._replace(record)
+            case TransactionMarkersRecord():
+                apply_record(self, record)
+                self._add_markers(record)
             case LeaseClosedRecord() | RewriteLeaseGrantedRecord():
                 ended = ended_objects(self, record)
                 apply_record(self, record)
@@ -139,7 +150,7 @@ class InMemoryState:
         used_bytes = 0
         filled = set()
         for log_id, *fields in runs_of(record, log_ids):
-            run = Run(*fields)
+            run = Run._make(fields)
             used_bytes += run.byte_size
             filled.add(log_id)
             self.runs.setdefault(log_id, []).append(run)
@@ -157,6 +168,30 @@ class InMemoryState:
             -1,
             tuple(sorted(topics)),
         )
+
+    def _add_markers(self, record: TransactionMarkersRecord) -> None:
+        def log_id_at(index: int) -> LogId:
+            topic_id = record.topic_ids[record.topic_indexes[index]]
+            return log_id_of(self, topic_id, record.partitions[index])
+
+        for index, run in marker_runs(record):
+            self.runs.setdefault(log_id_at(index), []).append(run)
+        for index, entry in aborted_of(record):
+            log_id = log_id_at(index)
+            self.aborted.setdefault(log_id, []).append(entry)
+            self._end_aborted(log_id)
+
+    def _end_aborted(self, log_id: LogId, named: Iterable[tuple[int, int]] = ()) -> None:
+        """Remove aborted entries that are named, or that the log start has passed."""
+        gone, log_start = set(named), self.logs[log_id][0]
+        left = [
+            entry
+            for entry in self.aborted.pop(log_id, [])
+            if entry.last_offset >= log_start
+            and (entry.producer_id, entry.first_offset) not in gone
+        ]
+        if left:
+            self.aborted[log_id] = left
 
     def _replace(self, record: RunsReplacedRecord) -> None:
         apply_record(self, record)
@@ -184,6 +219,7 @@ class InMemoryState:
             runs[first:end] = [run for run in replaced.runs if run.last_offset >= log_start]
             used_bytes += sum(r.byte_size for r in replaced.runs if r.last_offset >= log_start)
             topics.add(topic_id.bytes)
+            self._end_aborted(log_id, replaced.ended_aborted)
         filled = self.objects.get(record.object_id, new)  # its own runs may be among the old
         self.objects[record.object_id] = filled._replace(
             used_bytes=filled.used_bytes + used_bytes,
@@ -199,15 +235,19 @@ class InMemoryState:
         del runs[:dead]
         if not runs:
             self.runs.pop(log_id, None)
+        self._end_aborted(log_id)
 
     def _drop_logs(self, log_ids: set[LogId]) -> None:
         for log_id in log_ids:
             self._unuse(self.runs.pop(log_id, []))
+            self.aborted.pop(log_id, None)
         for key in [key for key in self.producers if key[0] in log_ids]:
             del self.producers[key]
 
     def _unuse(self, runs: Iterable[Run]) -> None:
         for run in runs:
+            if run.object_format == MARKER:
+                continue
             stored = self.objects[run.object_id]
             died_ms = stored.first_deletion_ms
             if self.counters.notes_deletions and self.counters.steady_ms >= 0:
@@ -230,6 +270,9 @@ class InMemoryState:
                 assert run.last_offset + 1 == after.base_offset, f"gap: {run} {after}"
             assert runs[-1].last_offset + 1 == high_watermark, f"{runs[-1]} {high_watermark}"
             for run in runs:
+                if run.object_format == MARKER:
+                    assert (run.object_id, run.byte_size) == (NO_OBJECT, 0), f"a marker: {run}"
+                    continue
                 used[run.object_id] = used.get(run.object_id, 0) + run.byte_size
         for log_id, (log_start, high_watermark) in self.logs.items():
             assert log_start <= high_watermark, f"log {log_id}: {log_start} {high_watermark}"
@@ -239,6 +282,24 @@ class InMemoryState:
             assert stored.used_bytes == expected, f"object {object_id}: {stored}, {expected} used"
             assert stored.marked_at_ms < 0 or not expected, f"marked in use: {object_id}"
         assert not used, f"runs in objects that are gone: {used}"
+        self._check_transactions()
+
+    def _check_transactions(self) -> None:
+        """Assert that the tables of transactions agree with the producers' rows and the runs."""
+        rows: dict[LogId, list[tuple[int, int]]] = {}
+        for (log_id, producer_id), (_, _, kept, row) in self.producers.items():
+            assert kept or row is not None, f"neither batches nor markers: {producer_id}, {log_id}"
+            if row is not None and row.is_open:
+                rows.setdefault(log_id, []).append((row.first_offset, producer_id))
+        assert {key: tuple(sorted(found)) for key, found in rows.items()} == self.open_transactions
+        for log_id, found in self.open_transactions.items():
+            stable, bases = found[0][0], {run.base_offset for run in self.runs.get(log_id, ())}
+            log_start = self.logs[log_id][0]
+            assert stable < log_start or stable in bases, f"{stable} is inside of a run: {log_id}"
+        for log_id, entries in self.aborted.items():
+            last = [entry.last_offset for entry in entries]
+            assert last == sorted(set(last)), f"aborted transactions of {log_id}: {entries}"
+            assert last[0] >= self.logs[log_id][0], f"below the log start: {entries[0]}"
 
     # --- reading it: Runs -----------------------------------------------------------------------
 
@@ -261,6 +322,11 @@ class InMemoryState:
         """Return the number and bytes of a partition's undeleted runs of batches."""
         runs = self.runs.get(log_id, [])
         return len(runs), sum(run.byte_size for run in runs)
+
+    def aborted_from(self, log_id: LogId, offset: int) -> Iterable[Aborted]:
+        """Return aborted transactions that end at or above an offset, by rising last offset."""
+        entries = self.aborted.get(log_id, [])
+        return entries[bisect_left(entries, offset, key=lambda entry: entry.last_offset) :]
 
     # --- reading it: Candidates -----------------------------------------------------------------
 
@@ -288,7 +354,11 @@ class InMemoryState:
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
         """Return (log id, producer id) of producers that appended last before a time."""
-        idle = (key for key, (_, at_ms, _) in self.producers.items() if at_ms < appended_before_ms)
+        idle = (
+            key
+            for key, (_, at_ms, _, row) in self.producers.items()
+            if at_ms < appended_before_ms and not (row and row.is_open)
+        )
         return sorted(idle)[:limit]
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
@@ -305,7 +375,8 @@ class InMemoryState:
 
     def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterable[int]:
         """Return the ids of objects with an undeleted run of batches of these partitions."""
-        return {run.object_id for log_id in log_ids for run in self.runs.get(log_id, [])}
+        runs = (run for log_id in log_ids for run in self.runs.get(log_id, []))
+        return {run.object_id for run in runs if run.object_format != MARKER}
 
     def stored_objects(self, from_object_id: int = 0) -> Iterable[tuple[int, StoredObject]]:
         """Return the objects of the state from an object id on, with their ids."""
@@ -339,6 +410,10 @@ class InMemoryState:
         """Return a partition's undeleted runs of batches for a checkpoint."""
         return self.runs.get(log_id, [])
 
+    def all_aborted(self, log_id: LogId) -> Iterable[Aborted]:
+        """Return a partition's aborted transactions by rising last offset, for a checkpoint."""
+        return self.aborted.get(log_id, [])
+
     def all_producers(self, log_id: LogId) -> Iterator[tuple[int, Producer]]:
         """Yield a partition's producer states by rising producer id, for a checkpoint."""
         for key in sorted(key for key in self.producers if key[0] == log_id):
@@ -351,6 +426,10 @@ class InMemoryState:
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
         """Add objects from a checkpoint to the state."""
         self.objects.update(objects)
+
+    def add_aborted(self, log_id: LogId, entries: Iterable[Aborted]) -> None:
+        """Add one partition's aborted transactions from a checkpoint to the state."""
+        self.aborted.setdefault(log_id, []).extend(entries)
 
     def add_runs(self, log_id: LogId, rows: Iterable[Run]) -> None:
         """Add one partition's runs of batches from a checkpoint to the state."""

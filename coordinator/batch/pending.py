@@ -29,6 +29,7 @@ from coordinator.batch.state import (
     Tables,
     Topic,
 )
+from coordinator.batch.transactions import OpenTransactions
 from records.schema import MetadataRecord
 
 K = TypeVar("K")
@@ -117,6 +118,9 @@ class PendingState:
         self.brokers: Overlay[int, Broker] = Overlay(lambda: applied().brokers)
         self.answers: Overlay[int, Answer] = Overlay(lambda: applied().answers)
         self.cleanings: Overlay[LogId, Cleaning] = Overlay(lambda: applied().cleanings)
+        self.open_transactions: Overlay[LogId, OpenTransactions] = Overlay(
+            lambda: applied().open_transactions
+        )
         self.replacing: Overlay[tuple[LogId, int], int] = Overlay(lambda: applied().replacing)
         self._overlays: tuple[_Generations, ...] = (
             self.topics,
@@ -126,6 +130,7 @@ class PendingState:
             self.brokers,
             self.answers,
             self.cleanings,
+            self.open_transactions,
             self.replacing,
         )
         self.counters = Counters()

@@ -19,8 +19,15 @@ from uuid import UUID
 from coordinator.batch.runs import APPENDED, Run, StoredObject
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.state import NO_LOG, Log, LogId, ProducerKey, Tables
+from coordinator.batch.transactions import (
+    MARKER_BATCH_BYTES,
+    Aborted,
+    last_stable_offset,
+    overlapping,
+)
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
+    AbortedTransaction,
     FindBatchesRequest,
     FindBatchesResponse,
     ListDisklessOffsetsRequest,
@@ -50,6 +57,9 @@ class Runs(Protocol):
 
         None if there is no run.
         """
+
+    def aborted_from(self, log_id: LogId, offset: int) -> Iterable[Aborted]:
+        """Return aborted transactions that end at or above an offset, by rising last offset."""
 
 
 class Candidates(Protocol):
@@ -105,6 +115,9 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 """ListOffsets' sentinels, as Kafka has them."""
 
+READ_COMMITTED: Final = 1
+"""The isolation level of a reader that sees only what committed transactions wrote."""
+
 _Found = FindBatchesResponse.Topic.Partition
 _Listed = ListDisklessOffsetsResponse.Topic.Partition
 
@@ -149,12 +162,15 @@ def find_in_turns(
 ) -> Turns[FindBatchesResponse]:
     """Find runs of batches as `find_batches` does, but yield after every few partitions."""
     budget, count = _Budget(request.max_bytes, settings.find_limit), 0
+    committed = request.isolation_level == READ_COMMITTED
     topics = []
     for topic in request.topics:
         found = []
         for requested in topic.partitions:
             tables, runs = state()
-            found.append(_find(topic.topic_id, requested, tables, runs, settings, budget))
+            found.append(
+                _find(topic.topic_id, requested, tables, runs, settings, budget, committed)
+            )
             count += 1
             if count % A_TURN == 0:
                 yield
@@ -189,6 +205,7 @@ def _find(
     runs: Runs,
     settings: CoordinatorSettings,
     budget: _Budget,
+    committed: bool,
 ) -> FindBatchesResponse.Topic.Partition:
     index = requested.partition_index
     log_id = find_log_id(tables, topic_id, index)
@@ -203,31 +220,60 @@ def _find(
             batches=(),
         )
     log_start, high_watermark = log
+    stable = last_stable_offset(log, tables.open_transactions.get(log_id))
+    limit = stable if committed else high_watermark
+    aborted: tuple[AbortedTransaction, ...] = ()
     code = ErrorCode.NONE
     batches: list[FindBatchesResponse.Topic.Partition.Batch] = []
     if not log_start <= requested.offset <= high_watermark:
         code = ErrorCode.OFFSET_OUT_OF_RANGE
-    elif requested.offset < high_watermark and not budget.is_used_up(requested.max_bytes):
+    elif requested.offset < limit and not budget.is_used_up(requested.max_bytes):
         left = requested.max_bytes
         for run in runs.runs_from(log_id, requested.offset):
+            if run.base_offset >= limit:
+                break
             batches.append(_batch(run, settings))
-            left -= run.byte_size
-            budget.bytes_left -= run.byte_size
+            size = run.byte_size or MARKER_BATCH_BYTES
+            left -= size
+            budget.bytes_left -= size
             budget.runs_left -= 1
             budget.told_any = True
             if budget.is_used_up(left):  # before the next run is read in vain
                 break
+        if committed and batches:
+            entries = runs.aborted_from(log_id, requested.offset)
+            found = overlapping(entries, batches[-1].last_offset + 1)
+            aborted = tuple(AbortedTransaction(one.producer_id, one.first_offset) for one in found)
     return _Found(
         partition_index=index,
         error_code=code,
         log_start_offset=log_start,
         high_watermark=high_watermark,
         batches=tuple(batches),
+        last_stable_offset=-1 if stable == high_watermark else stable,
+        aborted=aborted,
     )
 
 
 def _batch(run: Run, settings: CoordinatorSettings) -> FindBatchesResponse.Topic.Partition.Batch:
-    base, last, object_id, place, size, newest, appended, kind, count, object_format = run
+    base, last, object_id, place, size, newest, appended, kind, count, object_format, marker = run
+    if marker is not None:
+        return _Found.Batch(
+            object_key="",
+            byte_offset=0,
+            size=0,
+            base_offset=base,
+            last_offset=last,
+            log_append_timestamp=appended,
+            batch_max_timestamp=newest,
+            message_timestamp_type=kind,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            object_format=object_format,
+            record_count=count,
+            marker_outcome=marker.outcome,
+            coordinator_epoch=marker.coordinator_epoch,
+        )
     return _Found.Batch(
         object_key=settings.keys.key(object_id),
         byte_offset=place,
@@ -259,10 +305,11 @@ def list_in_turns(
 ) -> Turns[ListDisklessOffsetsResponse]:
     """List offsets as `list_offsets` does, but yield after every few partitions."""
     topics, count = [], 0
+    committed = request.isolation_level == READ_COMMITTED
     for topic in request.topics:
         listed = []
         for requested in topic.partitions:
-            listed.append(_list(topic.topic_id, requested, *state()))
+            listed.append(_list(topic.topic_id, requested, *state(), committed))
             count += 1
             if count % A_TURN == 0:
                 yield
@@ -277,6 +324,7 @@ def _list(
     requested: ListDisklessOffsetsRequest.Topic.Partition,
     tables: Tables,
     runs: Runs,
+    committed: bool,
 ) -> ListDisklessOffsetsResponse.Topic.Partition:
     log_id = find_log_id(tables, topic_id, requested.partition_index)
     log = None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
@@ -287,19 +335,22 @@ def _list(
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         log_start, high_watermark = log
+        limit = high_watermark
+        if committed:
+            limit = last_stable_offset(log, tables.open_transactions.get(log_id))
         run: Run | None = None
         from_offset = max(log_start, requested.from_offset)
         if requested.timestamp >= 0:
             run = runs.first_run_since(log_id, requested.timestamp, from_offset)
         elif requested.timestamp == LATEST:
-            offset = high_watermark
+            offset = limit
         elif requested.timestamp in (EARLIEST, EARLIEST_LOCAL):
             offset = log_start
         elif requested.timestamp == MAX_TIMESTAMP:
             run = runs.run_of_max_timestamp(log_id, from_offset)
         elif requested.timestamp != LATEST_TIERED:  # of which there is nothing
             code = ErrorCode.UNSUPPORTED_VERSION
-        if run is not None:
+        if run is not None and run.base_offset < limit:
             timestamp, offset = run.max_timestamp, max(run.base_offset, from_offset)
     return _Listed(
         partition_index=requested.partition_index,

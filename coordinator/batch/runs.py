@@ -19,7 +19,14 @@ from itertools import islice
 from struct import pack
 from typing import Final, NamedTuple
 
-from records.diskless import ObjectCommitRecord, RunsReplacedRecord
+from coordinator.batch.transactions import ABORTED, Aborted, Marker
+from records.diskless import ObjectCommitRecord, RunsReplacedRecord, TransactionMarkersRecord
+
+MARKER: Final = 0
+"""Format of a transaction marker's run: without bytes; brokers build its control batch."""
+
+NO_OBJECT: Final = -1
+"""Stands for the object of a marker's run."""
 
 APPENDED: Final = 1
 """Format of a run whose batches begin at offset 0; brokers stamp offset, epoch and append time."""
@@ -48,14 +55,18 @@ class Run(NamedTuple):
     timestamp_type: int  # 0 create time, 1 append time
     record_count: int
     object_format: int = APPENDED
+    marker: Marker | None = None  # of format MARKER only
 
 
-RunRow = tuple[int, int, int, int, int, int, int, int, int, int, int]
+RunRow = tuple[int, int, int, int, int, int, int, int, int, int, int, Marker | None]
 """A log id, then the fields of a `Run`."""
 
 
 def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
     """Return the runs of batches that an object's commit adds, partition by partition.
+
+    A run has the batches of one transaction or of none, so the last stable offset of a partition
+    lies between two runs.
 
     Args:  log_ids: of each group, from `coordinator.batch.state.log_ids_of` before the record is
     applied.
@@ -70,6 +81,7 @@ def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
         record.byte_sizes,
     )
     times, kinds = record.max_timestamps, record.timestamp_types
+    transactions = _transactions_of(record)
     if whole and len(log_ids) == len(bases):  # a batch of each partition: the usual object
         return [
             (
@@ -84,6 +96,7 @@ def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
                 kind,
                 count,
                 APPENDED,
+                None,
             )
             for log_id, base, count, start, size, newest, kind in zip(
                 log_ids, bases, counts, places, sizes, times, kinds, strict=True
@@ -95,11 +108,17 @@ def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
     for log_id, batch_count in zip(log_ids, record.batch_counts, strict=True):
         first, at = at, at + batch_count
         open_run = False
+        transaction: tuple[int, int] | None = None
         base = last = start = end = newest = kind = 0
         for i in range(first, at):
             if not whole and ((errors and errors[i]) or (duplicates and duplicates[i])):
                 continue
-            if open_run and places[i] == end and kinds[i] == kind:
+            if (
+                open_run
+                and places[i] == end
+                and kinds[i] == kind
+                and (transactions is None or transactions[i] == transaction)
+            ):
                 last += counts[i]
                 end += sizes[i]
                 newest = max(newest, times[i])
@@ -120,16 +139,72 @@ def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
                         kind,
                         count,
                         APPENDED,
+                        None,
                     )
                 )
+            transaction = None if transactions is None else transactions[i]
             open_run, kind, newest = True, kinds[i], times[i]
             base, start = bases[i], places[i]
             last, end = base + counts[i] - 1, start + sizes[i]
         if open_run:
             count = last - base + 1
             size = end - start
-            add((log_id, base, last, object_id, start, size, newest, now_ms, kind, count, APPENDED))
+            add(
+                (
+                    log_id,
+                    base,
+                    last,
+                    object_id,
+                    start,
+                    size,
+                    newest,
+                    now_ms,
+                    kind,
+                    count,
+                    APPENDED,
+                    None,
+                )
+            )
     return rows
+
+
+def _transactions_of(record: ObjectCommitRecord) -> list[tuple[int, int] | None] | None:
+    """Return producer id and number of each batch's transaction; None if no batch has one."""
+    if not record.transaction_numbers:
+        return None
+    pairs = zip(record.producer_ids, record.transaction_numbers, strict=True)
+    return [pair if pair[1] >= 0 else None for pair in pairs]
+
+
+def marker_runs(record: TransactionMarkersRecord) -> Iterator[tuple[int, Run]]:
+    """Yield the run of each marker that takes an offset, with the marker's index in the record."""
+    at_ms = record.written_at_ms
+    facts = zip(
+        record.producer_ids,
+        record.producer_epochs,
+        record.outcomes,
+        record.coordinator_epochs,
+        strict=True,
+    )
+    for index, (offset, marker) in enumerate(zip(record.offsets, facts, strict=True)):
+        if offset >= 0:
+            run = Run(offset, offset, NO_OBJECT, 0, 0, at_ms, at_ms, 0, 1, MARKER, Marker(*marker))
+            yield index, run
+
+
+def aborted_of(record: TransactionMarkersRecord) -> Iterator[tuple[int, Aborted]]:
+    """Yield the entry of each transaction that a record aborts, with its index in the record."""
+    rows = zip(
+        record.producer_ids,
+        record.first_offsets,
+        record.offsets,
+        record.last_stable_offsets,
+        record.outcomes,
+        strict=True,
+    )
+    for index, (*entry, outcome) in enumerate(rows):
+        if outcome == ABORTED and entry[1] >= 0:
+            yield index, Aborted(*entry)
 
 
 class ReplacedRange(NamedTuple):
@@ -143,6 +218,7 @@ class ReplacedRange(NamedTuple):
     old_runs_digest: int
     bound: int  # exclusive, of the key map; -1: every record was kept
     runs: tuple[Run, ...]  # the new ones: they tile the range
+    ended_aborted: tuple[tuple[int, int], ...] = ()  # producer ids and first offsets
 
 
 def ranges_of(record: RunsReplacedRecord) -> Iterator[ReplacedRange]:
@@ -157,7 +233,8 @@ def ranges_of(record: RunsReplacedRecord) -> Iterator[ReplacedRange]:
         record.record_counts,
         strict=True,
     )
-    for *columns, run_count in zip(
+    ended = iter(zip(record.ended_producer_ids, record.ended_first_offsets, strict=True))
+    for *columns, run_count, ended_count in zip(
         record.topic_indexes,
         record.partitions,
         record.first_offsets,
@@ -166,6 +243,7 @@ def ranges_of(record: RunsReplacedRecord) -> Iterator[ReplacedRange]:
         record.old_run_digests,
         record.bounds,
         record.run_counts,
+        record.ended_counts or (0,) * len(record.run_counts),
         strict=True,
     ):
         base, runs = columns[2], []
@@ -175,7 +253,7 @@ def ranges_of(record: RunsReplacedRecord) -> Iterator[ReplacedRange]:
             )
             runs.append(run)
             base = last + 1
-        yield ReplacedRange._make((*columns, tuple(runs)))
+        yield ReplacedRange._make((*columns, tuple(runs), tuple(islice(ended, ended_count))))
 
 
 def digest_runs(runs: Iterable[tuple[int, int, int]]) -> int:

@@ -25,6 +25,7 @@ from uuid import UUID
 
 from coordinator.batch.id_ranges import Ranges, contains
 from coordinator.batch.steady_clock import NO_STAMP
+from coordinator.batch.transactions import OpenTransactions, Transactional
 from records.diskless import (
     ObjectCommitRecord,
 )
@@ -42,8 +43,9 @@ ProducerKey = tuple[LogId, int]
 KeptBatch = tuple[int, int, int, int]
 """Base sequence, last sequence (inclusive), base offset, append time (-1: create time)."""
 
-Producer = tuple[int, int, tuple[KeptBatch, ...]]
-"""Epoch; when it last appended, ms since 1970; its last batches, at most five, oldest first."""
+Producer = tuple[int, int, tuple[KeptBatch, ...], Transactional | None]
+"""Epoch; when it last appended, ms since 1970; its last batches, at most five, oldest first; its
+transactions here, or None if it never had one. Only a row that a marker made has no batches."""
 
 MAX_SEQUENCE: Final = 2**31 - 1
 """Last sequence number before 0. `x & MAX_SEQUENCE` is x for smaller numbers, and wraps larger
@@ -263,6 +265,10 @@ class Tables(Protocol):
     @property
     def cleanings(self) -> Table[LogId, Cleaning]:
         """Return the table of compacted partitions' compaction progress, by log id."""
+
+    @property
+    def open_transactions(self) -> Table[LogId, OpenTransactions]:
+        """Return the table of each partition's open transactions, by log id."""
 
     @property
     def replacing(self) -> SmallTable[tuple[LogId, int], int]:

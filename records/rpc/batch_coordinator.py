@@ -68,7 +68,7 @@ class TransactionalBatch(NamedTuple):
     batch_index: Int32  # counted from 0 over all batches of the request
     transaction_number: Int64
     transaction_version: Int8  # 1 or 2: which protocol the producer speaks
-    epoch_age_ms: Int64  # since the producer's epoch was granted, when the proof was made
+    epoch_began_at_ms: Int64  # since when the producer has its id and epoch; ms since 1970
 
 
 class CommitBatchesRequest(CoordinatorRequest["CommitBatchesResponse"], key=1094, versions="0"):

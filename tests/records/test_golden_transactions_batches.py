@@ -235,7 +235,7 @@ RPCS: list[Golden] = [
         "00000006"  # batch_index: 6
         "0000000000000007"  # transaction_number: 7
         "01"  # transaction_version: 1
-        "0000000000000008"  # epoch_age_ms: 8
+        "0000000000000008"  # epoch_began_at_ms: 8
         "00",  # no tagged fields of the row
     ),
     Golden(

@@ -74,7 +74,7 @@ def as_rows(state: LogState) -> dict[str, Any]:
     for row in state.producers.to_pylist():
         kept = zip(*(row[name] for name in KEPT_COLUMNS), strict=True)
         key = decode_uuid(row["topic_id"]), row["partition"], row["producer_id"]
-        producers[key] = row["producer_epoch"], row["appended_at_ms"], tuple(kept)
+        producers[key] = row["producer_epoch"], row["appended_at_ms"], tuple(kept), None
     return {
         "topics": topics, "logs": logs, "runs": runs, "objects": objects, "producers": producers,
     }  # fmt: skip

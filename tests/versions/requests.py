@@ -174,6 +174,7 @@ REALISTIC: Final[dict[int, Ask]] = {
     1144: of_transactions.prove,
     1145: of_transactions.describe,
     1146: of_transactions.check,
+    1130: of_coordinator.write_markers,
 }
 """By api key. What is announced and is not here fails a test."""
 

@@ -8,7 +8,14 @@ from typing import Any
 from uuid import UUID
 
 from records.rpc import batch_coordinator as coordinator
-from records.rpc import chunks, descriptions, objects, rewriting, snapshots
+from records.rpc import (
+    chunks,
+    descriptions,
+    objects,
+    rewriting,
+    snapshots,
+    transaction_markers,
+)
 from records.rpc.base import Request
 from tests.versions.nodes import BROKER, BROKER_ID
 from tests.versions.scene import (
@@ -154,6 +161,20 @@ def replace_runs(scene: Scene) -> tuple[Request, ...]:
         )
         for topic_id, index in ((scene.topic_id, 0), (NOWHERE, 0), (scene.topic_id, 9))
     )  # fmt: skip
+
+
+def write_markers(scene: Scene) -> tuple[Request, ...]:
+    ask = transaction_markers.WriteTransactionMarkersRequest
+    marker = transaction_markers.TransactionMarker(0, 0, 7, 0, 1, 1, 3)
+    return tuple(
+        ask(coordinator_partition=index, topic_ids=(topic_id,), markers=markers)
+        for topic_id, index, markers in (
+            (scene.topic_id, 0, (marker,)),
+            (scene.topic_id, 0, ()),
+            (NOWHERE, 0, (marker, marker._replace(topic_index=5))),
+            (scene.topic_id, 9, (marker,)),
+        )
+    )
 
 
 def assign(scene: Scene) -> tuple[Request, ...]:

@@ -53,6 +53,7 @@ REFUSED = {
     (1125, 0): "the request before it has removed the group",
     (1126, 0): "the cluster is below the level of transactions",
     (1127, 0): "the cluster is below the level of transactions",
+    (1130, 0): "the cluster is below the level of transactions",
     **{(key, 0): "the cluster has no transaction log" for key in range(1140, 1147)},
 }
 """Api key and version: where the realistic requests meet nothing but refusals."""

@@ -24,6 +24,7 @@ from coordinator.batch.decide.leases import (
     decide_release,
 )
 from coordinator.batch.decide.log_start import NewLogStart, decide_delete_records, decide_retention
+from coordinator.batch.decide.markers import decide_markers
 from coordinator.batch.decide.objects import (
     decide_found_orphans,
     decide_marks,
@@ -63,6 +64,7 @@ __all__ = [
     "decide_forgotten_leases",
     "decide_found_orphans",
     "decide_init_topics",
+    "decide_markers",
     "decide_marks",
     "decide_release",
     "decide_release_partitions",

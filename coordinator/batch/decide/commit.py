@@ -10,10 +10,14 @@ purpose. Kafka lets a producer that it has no state of begin anywhere, because s
 deleted. Here its predecessor may be on its way through another broker, so it must begin at 0,
 unless its id is so old that state of it can have expired.
 
+A transactional batch names its transaction's number. It is refused if that transaction has ended
+here, or another one of its producer is open: by a code that lets the client send it again.
+
 This is the hot path, about two microseconds a batch: columns are made by `zip`, in C, and the loop
 touches only what idempotence needs. A batch in sequence never leaves the loop.
 
-Source: docs/design/batch-coordinator.md#idempotence; KIP-1164, CommitBatches; upstream's
+Source: docs/design/batch-coordinator.md#idempotence,
+docs/design/transactions-batches.md#commitbatches; KIP-1164, CommitBatches; upstream's
 ProducerAppendInfo.
 """
 
@@ -36,12 +40,21 @@ from coordinator.batch.state import (
     Tables,
     Topic,
 )
+from coordinator.batch.transactions import (
+    NEEDS_LEVEL,
+    TRANSACTIONS_LEVEL,
+    Transactional,
+    opened,
+)
+from coordinator.errors import CoordinatorError
+from coordinator.features import may_write_format
 from records.diskless import ObjectCommitRecord
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     CommitBatchesRequest,
     CommitBatchesResponse,
     CommitBatchResult,
+    TransactionalBatch,
 )
 
 MAX_RECORDS: Final = 2**28
@@ -87,7 +100,10 @@ def decide_commit(
     columns = _columns(request)
     if isinstance(columns, str):
         return _refuse(ErrorCode.INVALID_REQUEST, columns)
-    return _Commit(tables, candidates, context).decide(request, columns)
+    proofs = _proofs(request, columns, context)
+    if isinstance(proofs, str):
+        return _refuse(ErrorCode.INVALID_REQUEST, proofs)
+    return _Commit(tables, candidates, context, proofs).decide(request, columns)
 
 
 def _refuse(code: ErrorCode, message: str) -> Answered:
@@ -187,6 +203,17 @@ def _first_answer(object_id: int, tables: Tables) -> Answered:
     return Decision((), CommitBatchesResponse(topics=answered))
 
 
+def _judge_number(row: Transactional | None, proof: TransactionalBatch | None) -> Refused | None:
+    """Return the refusal of a batch by its producer's transactions, or None to accept it."""
+    if row is None:
+        return None
+    if proof is None:
+        return Refused(ErrorCode.INVALID_TXN_STATE) if row.is_open else None
+    if row.accepts(proof.transaction_number):
+        return None
+    return Refused(ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
 # --- its form ----------------------------------------------------------------------------------
 
 
@@ -240,16 +267,54 @@ def _columns(request: CommitBatchesRequest) -> _Columns | str:
     return _Columns(places, sizes, counts, times, kinds, producers, epochs, firsts, ends)
 
 
+def _proofs(
+    request: CommitBatchesRequest, columns: _Columns, context: Context
+) -> dict[int, TransactionalBatch] | str:
+    """Return the proofs of transactional batches by batch index, or an error message.
+
+    Raises:  CoordinatorError below the level of transactions: the object is to be sent again.
+    """
+    named = request.transactional
+    if named and not may_write_format(context.view.features(), TRANSACTIONS_LEVEL):
+        raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, NEEDS_LEVEL)
+    proofs = {proof.batch_index: proof for proof in named}
+    if len(proofs) != len(named):
+        return "a batch has two proofs of its transaction"
+    for index, proof in proofs.items():
+        if not 0 <= index < len(columns.counts):
+            return f"a proof of batch {index}, of {len(columns.counts)}"
+        if columns.producer_ids[index] < 0:
+            return f"batch {index} is transactional and has no producer id"
+        if proof.transaction_number < 0 or proof.transaction_version not in (1, 2):
+            return f"a proof makes no sense: {proof}"
+    return proofs
+
+
 # --- each batch --------------------------------------------------------------------------------
 
 
 class _Commit:
     """One commit's decision in progress."""
 
-    __slots__ = ("base_offsets", "candidates", "context", "new_producers", "refused", "tables")
+    __slots__ = (
+        "base_offsets",
+        "candidates",
+        "context",
+        "new_producers",
+        "proofs",
+        "refused",
+        "tables",
+    )
 
-    def __init__(self, tables: Tables, candidates: Candidates, context: Context) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        candidates: Candidates,
+        context: Context,
+        proofs: dict[int, TransactionalBatch],
+    ) -> None:
         self.candidates = candidates
+        self.proofs = proofs  # of transactional batches, by index of the batch
         self.new_producers = 0
         self.tables = tables
         self.context = context
@@ -299,6 +364,7 @@ class _Commit:
             base_sequences=columns.sequences,
             error_codes=errors,
             duplicates=duplicates,
+            transaction_numbers=self._transaction_numbers(),
         )
         return Decision((record,), CommitBatchesResponse(topics=tuple(answered)))
 
@@ -319,7 +385,8 @@ class _Commit:
         now_ms, get_producer = self.context.now_ms, self.tables.producers.get
         several = batch_count > 1
         changed: dict[int, Producer] = {}  # by this group's earlier batches
-        base_offsets = self.base_offsets
+        base_offsets, proofs = self.base_offsets, self.proofs
+        proof: TransactionalBatch | None = None
         results = []
         for count, time, kind, producer_id, epoch, sequence, said_last in group:
             refused: Refused | None = None
@@ -330,12 +397,16 @@ class _Commit:
                 state = changed.get(producer_id) if several else None
                 if state is None:
                     state = get_producer((log_id, producer_id))
+                if proofs:
+                    proof = proofs.get(len(base_offsets))
                 if (
                     state is None
                     or state[0] != epoch
+                    or state[3] is not None
+                    or proof is not None
                     or sequence != (state[2][-1][1] + 1) & MAX_SEQUENCE
                 ):
-                    refused = self._judge_batch(state, producer_id, epoch, sequence, last)
+                    refused = self._judge_batch(state, proof, producer_id, epoch, sequence, last)
             elif producer_id < -1:
                 refused = _NO_PRODUCER
             if time < -1:
@@ -349,12 +420,21 @@ class _Commit:
             if several and producer_id >= 0:
                 batch = (sequence, last, end, append_time)
                 kept = state[2][1 - KEPT_BATCHES :] if state and state[0] == epoch else ()
-                changed[producer_id] = (epoch, now_ms, (*kept, batch))
+                row = state[3] if state is not None else None
+                if proof is not None:
+                    row = opened(row, proof.transaction_number, end)
+                changed[producer_id] = (epoch, now_ms, (*kept, batch), row)
             end += count
         return tuple(results)
 
     def _judge_batch(
-        self, state: Producer | None, producer_id: int, epoch: int, sequence: int, last: int
+        self,
+        state: Producer | None,
+        proof: TransactionalBatch | None,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        last: int,
     ) -> Refused | None:
         """Return the refusal of a batch out of its producer's sequence, or None to accept it.
 
@@ -363,22 +443,40 @@ class _Commit:
         if epoch < 0 or sequence < 0:
             return Refused(ErrorCode.INVALID_RECORD)
         if state is None:
-            if sequence and not self._state_can_have_expired(producer_id):
+            can_have_expired = self._epoch_can_have_expired(proof) and self._state_can_have_expired(
+                producer_id
+            )
+            if sequence and not can_have_expired:
                 return Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
             self.new_producers += 1
             known = self.candidates.producer_count()
             if known + self.new_producers > self.context.settings.max_producers:
                 return Refused(ErrorCode.POLICY_VIOLATION)
             return None
-        known_epoch, _, kept = state
+        known_epoch, _, kept, transactional = state
+        if epoch == known_epoch:
+            for batch in kept:
+                if batch[0] == sequence and batch[1] == last:
+                    return Refused(0, batch)
+        # Before the epoch: the number of a broker's old image is no reason to end the producer.
+        refused = _judge_number(transactional, proof)
+        if refused is not None:
+            return refused
         if epoch < known_epoch:
             return Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
-        if epoch > known_epoch:
-            return None if sequence == 0 else Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        for batch in kept:
-            if batch[0] == sequence and batch[1] == last:
-                return Refused(0, batch)
-        return Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        follows = (kept[-1][1] + 1) & MAX_SEQUENCE if epoch == known_epoch and kept else 0
+        return None if sequence == follows else Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+    def _epoch_can_have_expired(self, proof: TransactionalBatch | None) -> bool:
+        """Return whether producer state of a transactional producer's epoch can have expired.
+
+        A transactional producer keeps its id through many epochs, and each begins at sequence 0. In
+        version 2 each transaction has an epoch of its own.
+        """
+        if proof is None:
+            return True
+        expired_ms = self.context.deletion_ms - self.context.settings.producer_expiration_ms
+        return proof.transaction_version == 1 and proof.epoch_began_at_ms <= expired_ms
 
     def _state_can_have_expired(self, producer_id: int) -> bool:
         """Return whether the producer state of a producer id can have expired.
@@ -394,6 +492,15 @@ class _Commit:
             return True
         lifetime_ms = self.context.settings.producer_expiration_ms
         return self.context.now_ms - handed_out_ms >= lifetime_ms
+
+    def _transaction_numbers(self) -> tuple[int, ...]:
+        """Return the transaction number of each batch, or nothing if no batch has one."""
+        if not self.proofs:
+            return ()
+        numbers = [-1] * len(self.base_offsets)
+        for index, proof in self.proofs.items():
+            numbers[index] = proof.transaction_number
+        return tuple(numbers)
 
     def _refuse_group(self, error_code: int, count: int) -> tuple[CommitBatchResult, ...]:
         refused = Refused(error_code)

@@ -8,6 +8,9 @@ raise it.
 A log without that number, which older code began, gets it by a first record: the largest id that
 is old enough to have been forgotten. That is the rule such logs had for each commit.
 
+A producer with an open transaction is not forgotten: its partition's last stable offset waits for
+the marker.
+
 The trap is the clock: of the wall clock and steady time, the one that is behind counts. Otherwise a
 wall clock that jumps a day ahead would forget every producer at once, and their retries would be
 stored twice.
@@ -23,6 +26,7 @@ from typing import Final
 from coordinator.batch.decide.base import Context, Decision
 from coordinator.batch.reads import Candidates
 from coordinator.batch.state import UNKNOWN_ID, LogId, Tables
+from coordinator.batch.transactions import Transactional
 from coordinator.features import may_write_format
 from records.diskless import ProducersExpiredRecord
 from records.kafka_errors import ErrorCode
@@ -44,7 +48,9 @@ def decide_expired_producers(
     keys = []
     for key in candidates.idle_producers(before_ms, context.settings.maintenance_limit):
         producer = tables.producers.get(key)
-        if producer is not None and producer[1] < before_ms:
+        if producer is None or producer[1] >= before_ms:
+            continue
+        if producer[3] is None or not producer[3].is_open:
             keys.append(key)
     log_ids, producer_ids = zip(*sorted(keys), strict=True) if keys else ((), ())
     largest = _largest_expired_id(tables, context, producer_ids)
@@ -117,13 +123,17 @@ def _producers_of(
     for key in sorted(candidates.producers_of(log_id, limit)) if limit else ():
         producer = tables.producers.get(key)
         if producer is not None:
-            epoch, appended_at_ms, batches = producer
+            epoch, appended_at_ms, batches, transactional = producer
+            of_transactions = transactional or Transactional()
             producers.append(
                 _Partition.Producer(
                     producer_id=key[1],
                     producer_epoch=epoch,
                     last_sequence=batches[-1][1] if batches else -1,
                     appended_at_ms=appended_at_ms,
+                    coordinator_epoch=of_transactions.coordinator_epoch,
+                    current_txn_start_offset=of_transactions.first_offset,
+                    open_number=of_transactions.open_number,
                 )
             )
     return tuple(producers)

@@ -25,6 +25,7 @@ from coordinator.batch.reads import AppliedState, find_log_id
 from coordinator.batch.runs import REWRITTEN, Run, digest_runs
 from coordinator.batch.settings import MAX_OBJECT_BYTES
 from coordinator.batch.state import Cleaning, Lease, LogId, Rewrite, Tables, cleaned, cleaning_of
+from coordinator.batch.transactions import last_stable_offset
 from coordinator.errors import CoordinatorError
 from coordinator.features import may_write_format
 from records.diskless import (
@@ -373,9 +374,10 @@ class _Judge:
         if isinstance(log_id, ErrorCode) or isinstance(log, ErrorCode):
             code = log if isinstance(log, ErrorCode) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return code, "there is no such partition"
-        log_start, last_stable_offset = log
-        if max(row.end_offset, row.bound) > last_stable_offset:
-            message = f"the range ends above the last stable offset {last_stable_offset}"
+        log_start = log[0]
+        stable = last_stable_offset(log, self._tables.open_transactions.get(log_id))
+        if max(row.end_offset, row.bound) > stable:
+            message = f"the range ends above the last stable offset {stable}"
             return ErrorCode.OFFSET_OUT_OF_RANGE, message
         there = self._applied.logs.get(log_id)
         if there is None or row.end_offset > there[1]:
@@ -391,7 +393,7 @@ class _Judge:
         before = self._tables.cleanings.get(log_id)
         if self._lies_in_object(row, live):
             return _Done(cleaning_of(before, log_start))
-        refused = _refuse_runs(row, live, log_start)
+        refused = _refuse_runs(row, live, log_start) or self._refuse_ended(log_id, row)
         if refused is not None:
             return refused
         after = cleaning_of(before, log_start)
@@ -403,6 +405,20 @@ class _Judge:
             )
             return ErrorCode.POLICY_VIOLATION, message
         return _Accepted(after)
+
+    def _refuse_ended(self, log_id: LogId, row: _Range) -> Refusal | None:
+        """Return the error of a range that ends an aborted entry whose marker lies behind it."""
+        if not row.ended_aborted:
+            return None
+        behind = {
+            (entry.producer_id, entry.first_offset)
+            for entry in self._applied.aborted_from(log_id, row.end_offset)
+        }
+        for entry in row.ended_aborted:
+            if (entry.producer_id, entry.first_offset) in behind:
+                message = f"the marker of the aborted transaction {entry} lies behind the range"
+                return ErrorCode.INVALID_REQUEST, message
+        return None
 
     def _lies_in_object(self, row: _Range, live: Sequence[Run]) -> bool:
         """Return whether the live runs of a range are already the request's new runs."""
@@ -419,8 +435,8 @@ def _malformation(row: _Range) -> str | None:
         return f"the range from {row.first_offset} to {row.end_offset} is empty"
     if row.old_run_count < 1 or not row.runs:
         return "it names no old runs, or brings no new ones"
-    if row.ended_aborted:
-        return "aborted entries are reserved for transactions"
+    if row.ended_aborted and row.bound < 0:
+        return "merging keeps every record, so that no aborted entry ends"
     if not 0 <= row.flags <= HORIZONS_SET | TOMBSTONES_REMOVED:
         return f"flags {row.flags}"
     if row.bound < -1 or (row.bound == -1 and row.flags) or -1 < row.bound < row.end_offset:
@@ -471,6 +487,7 @@ def _record(
         (topic_indexes.setdefault(topic_id, len(topic_indexes)), row) for topic_id, row in rows
     ]
     runs = [run for _, row in indexed for run in row.runs]
+    ended = [entry for _, row in indexed for entry in row.ended_aborted]
     return RunsReplacedRecord(
         object_id=request.object_id,
         object_format=request.object_format,
@@ -496,6 +513,9 @@ def _record(
         max_timestamps=tuple(run.max_timestamp for run in runs),
         append_times=tuple(run.append_time for run in runs),
         timestamp_types=tuple(run.timestamp_type for run in runs),
+        ended_counts=tuple(len(row.ended_aborted) for _, row in indexed) if ended else (),
+        ended_producer_ids=tuple(entry.producer_id for entry in ended),
+        ended_first_offsets=tuple(entry.first_offset for entry in ended),
     )
 
 
@@ -541,7 +561,7 @@ def _describe(
         partition_index=partition,
         log_start_offset=log[0],
         high_watermark=log[1],
-        last_stable_offset=log[1],
+        last_stable_offset=last_stable_offset(log, tables.open_transactions.get(log_id)),
         run_count=run_count,
         stored_bytes=stored_bytes,
         **cleaning_of(tables.cleanings.get(log_id), log[0])._asdict(),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from coordinator.batch.runs import StoredObject
+from coordinator.batch.runs import MARKER, StoredObject
 from coordinator.batch.sqlite import database, rows
 from coordinator.batch.sqlite.store import Store
 from coordinator.batch.sqlite.tables import WholeTable
@@ -53,7 +53,8 @@ class StoreDescribed:
         """Yield the ids of objects with an undeleted run of batches of these partitions."""
         for log_id in log_ids:
             for (object_id,) in self._read(
-                "SELECT DISTINCT object_id FROM runs WHERE log_id = ? AND last_offset >= ?",
+                "SELECT DISTINCT object_id FROM runs WHERE log_id = ? AND last_offset >= ?"
+                f" AND object_format != {MARKER}",
                 (log_id, self._log_start(log_id)),
             ):
                 yield object_id

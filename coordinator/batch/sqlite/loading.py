@@ -29,6 +29,7 @@ from coordinator.batch.state import (
     ProducerKey,
     Topic,
 )
+from coordinator.batch.transactions import Aborted, OpenTransactions
 from records.batch import Batch, iter_records
 from records.diskless import DisklessTopicState
 from records.frame import decode_record
@@ -50,6 +51,7 @@ class StoreSink:
         self.brokers: WholeTable[int, Broker] = store.brokers
         self.answers: WriteBackTable[int, Answer] = store.answers
         self.cleanings: WholeTable[LogId, Cleaning] = store.cleanings
+        self.open_transactions: WholeTable[LogId, OpenTransactions] = store.open_transactions
         self.counters: Counters = store.counters
 
     def load(self, record: MetadataRecord) -> None:
@@ -77,6 +79,10 @@ class StoreSink:
             "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
         )
         self._store.object_count += len(rows)
+
+    def add_aborted(self, log_id: LogId, entries: Iterable[Aborted]) -> None:
+        """Insert one partition's aborted transactions from a checkpoint into the database."""
+        self._store.add_aborted((log_id, *entry) for entry in entries)
 
     def add_runs(self, log_id: LogId, rows: Iterable[Run]) -> None:
         """Insert one partition's runs of batches from a checkpoint into the database."""

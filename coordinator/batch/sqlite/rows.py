@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgpack
 
-from coordinator.batch.runs import RunRow, StoredObject
+from coordinator.batch.runs import Run, RunRow, StoredObject
 from coordinator.batch.sqlite.database import DamagedStateError
 from coordinator.batch.state import (
     Answer,
@@ -23,12 +23,16 @@ from coordinator.batch.state import (
     Rewrite,
     Topic,
 )
+from coordinator.batch.transactions import Marker, OpenTransactions, Transactional
 from records.diskless import ObjectCommitRecord
 
 _pack: Final = msgpack.Packer().pack
 
 
 _V = TypeVar("_V")
+
+StoredRun = tuple[Any, ...]
+"""A row of the table `runs`: a log id, then the fields of a `Run`, its marker packed."""
 
 
 def _unpack(row: bytes, make: Callable[[Any], _V]) -> _V:
@@ -94,6 +98,29 @@ def unpack_answer(row: bytes) -> Answer:
     return _unpack(row, make)
 
 
+def pack_open_transactions(transactions: OpenTransactions) -> bytes:
+    """Encode the row of a partition's open transactions as bytes."""
+    return bytes(_pack(transactions))
+
+
+def unpack_open_transactions(row: bytes) -> OpenTransactions:
+    """Decode the row of a partition's open transactions. Raises DamagedStateError."""
+    return _unpack(row, lambda fields: tuple((int(at), int(key)) for at, key in fields))
+
+
+def run_row(log_id: int, run: Run) -> StoredRun:
+    """Return a run as a row for SQLite, with a marker's facts packed."""
+    *columns, marker = run
+    return (log_id, *columns, None if marker is None else bytes(_pack(marker)))
+
+
+def unpack_run(row: tuple[Any, ...]) -> Run:
+    """Build a Run from the columns of a row of the table `runs`. Raises DamagedStateError."""
+    if row[-1] is None:
+        return Run._make(row)
+    return Run._make((*row[:-1], _unpack(row[-1], Marker._make)))
+
+
 def producer_rows(
     producers: Mapping[ProducerKey, Producer],
 ) -> list[tuple[int, int, int, bytes]]:
@@ -103,7 +130,7 @@ def producer_rows(
     """
     pack = _pack
     return [
-        (key[0], key[1], value[1], pack((value[0], value[2]))) for key, value in producers.items()
+        (key[0], key[1], value[1], pack((value[0], *value[2:]))) for key, value in producers.items()
     ]
 
 
@@ -111,8 +138,8 @@ def unpack_producer(appended_at_ms: int, row: bytes) -> Producer:
     """Decode a producer's state from a database row. Raises DamagedStateError."""
 
     def make(fields: Any) -> Producer:
-        epoch, batches = fields
-        return epoch, appended_at_ms, batches
+        epoch, batches, row = fields
+        return epoch, appended_at_ms, batches, None if row is None else Transactional._make(row)
 
     return _unpack(row, make)
 

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from coordinator.batch.runs import ReplacedRange, Run, RunRow
+from coordinator.batch.runs import ReplacedRange, Run
+from coordinator.batch.sqlite.rows import StoredRun, run_row, unpack_run
 from coordinator.batch.sqlite.schema import SPAN_RUNS
 
 MAX_OFFSET: Final = 2**63 - 1
@@ -26,15 +27,15 @@ MAX_OFFSET: Final = 2**63 - 1
 NO_TIMESTAMP: Final = -(2**63)
 """Less than every timestamp: of a span that is empty."""
 
-_INSERT: Final = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT: Final = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _LOAD: Final = (
     "INSERT INTO runs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, IIF(?8 >= 0, ?8,"
-    " (SELECT committed_at_ms FROM objects WHERE object_id = ?4)), ?9, ?10, ?11)"
+    " (SELECT committed_at_ms FROM objects WHERE object_id = ?4)), ?9, ?10, ?11, ?12)"
 )
 _INSERT_SPAN: Final = "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?)"
 COLUMNS: Final = (
     "base_offset, last_offset, object_id, byte_offset, byte_size,"
-    " max_timestamp, appended_at_ms, timestamp_type, record_count, object_format"
+    " max_timestamp, appended_at_ms, timestamp_type, record_count, object_format, marker"
 )
 
 
@@ -91,12 +92,12 @@ class Runs:
     def __init__(self, connection: sqlite3.Connection, *, span_runs: int = SPAN_RUNS) -> None:
         self._connection = connection
         self._span_runs = span_runs
-        self._new: list[RunRow] = []
+        self._new: list[StoredRun] = []
         self._new_spans: list[tuple[int, int, int, int]] = []
 
     # -- writing -------------------------------------------------------------------------------
 
-    def add(self, tallies: Mapping[int, Tally], rows: Iterable[RunRow]) -> None:
+    def add(self, tallies: Mapping[int, Tally], rows: Iterable[StoredRun]) -> None:
         """Append new runs of batches, which have rising offsets within each partition.
 
         Args:  tallies: of the partitions, by log id; they are brought up to date.
@@ -104,7 +105,7 @@ class Runs:
         before, span_runs = len(self._new), self._span_runs
         self._new += rows
         for row in islice(self._new, before, None):  # `_count`, in line
-            log_id, _, last_offset, _, _, byte_size, time, _, _, _, _ = row
+            log_id, _, last_offset, _, _, byte_size, time, *_ = row
             tally = tallies[log_id]
             tally.runs += 1
             tally.bytes += byte_size
@@ -121,7 +122,7 @@ class Runs:
 
         Args:  rows: by rising offset.
         """
-        loaded = [(tally.log_id, *row) for row in rows]
+        loaded = [run_row(tally.log_id, row) for row in rows]
         self._connection.executemany(_LOAD, loaded)
         for _, _, last, _, _, byte_size, time, *_ in loaded:
             self._count(tally, last, byte_size, time)
@@ -188,6 +189,7 @@ class Runs:
         self._connection.execute(
             "DELETE FROM spans WHERE log_id = ? AND level IN (1, 2) AND last_offset < ?", key
         )
+        self._connection.execute("DELETE FROM aborted WHERE log_id = ? AND last_offset < ?", key)
         return dead, more is None
 
     def replace(
@@ -211,7 +213,7 @@ class Runs:
         assert old_count == replaced.old_run_count, f"{old_count} runs of {log_id}: {replaced}"
         self._connection.execute(f"DELETE {where}", key)
         new = [run for run in replaced.runs if run.last_offset >= log_start_offset]
-        self._connection.executemany(_INSERT, [(log_id, *run) for run in new])
+        self._connection.executemany(_INSERT, [run_row(log_id, run) for run in new])
         tally.runs += len(new) - old_count
         tally.bytes += sum(run.byte_size for run in new)
         tally.bytes -= sum(piece.size_bytes for piece in dead)
@@ -286,7 +288,7 @@ class Runs:
             " ORDER BY last_offset",
             (log_id, offset),
         ):
-            yield Run._make(row)
+            yield unpack_run(row)
 
     def first_since(self, log_id: int, log_start_offset: int, timestamp: int) -> Run | None:
         """Return the first undeleted run of batches with records since `timestamp`.
@@ -305,7 +307,7 @@ class Runs:
                 (log_id, begin, timestamp),
             ).fetchone()
             if row is not None:
-                return Run._make(row)
+                return unpack_run(row)
             if end is None:
                 return None
             lowest = end + 1

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """A file of another version is thrown away and rebuilt."""
 
 SPAN_RUNS: Final = 256
@@ -58,6 +58,7 @@ CREATE TABLE runs (
     timestamp_type INTEGER NOT NULL,
     record_count INTEGER NOT NULL,
     object_format INTEGER NOT NULL,
+    marker BLOB,
     PRIMARY KEY (log_id, last_offset)
 ) WITHOUT ROWID;
 CREATE TABLE spans (
@@ -93,6 +94,18 @@ CREATE TABLE cleanings (
     bound INTEGER NOT NULL,
     rewritten_until INTEGER NOT NULL
 );
+CREATE TABLE open_transactions (
+    log_id INTEGER PRIMARY KEY,
+    row BLOB NOT NULL
+);
+CREATE TABLE aborted (
+    log_id INTEGER NOT NULL,
+    producer_id INTEGER NOT NULL,
+    first_offset INTEGER NOT NULL,
+    last_offset INTEGER NOT NULL,
+    last_stable_offset INTEGER NOT NULL,
+    PRIMARY KEY (log_id, last_offset)
+) WITHOUT ROWID;
 CREATE TABLE leases (
     lease_id INTEGER PRIMARY KEY,
     row BLOB NOT NULL

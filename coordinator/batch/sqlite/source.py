@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from coordinator.batch.checkpoint import checkpoint_values
-from coordinator.batch.runs import StoredObject
+from coordinator.batch.runs import Run, StoredObject
 from coordinator.batch.sqlite import database, rows
 from coordinator.batch.sqlite.runs import COLUMNS
 from coordinator.batch.sqlite.store import Store
@@ -28,6 +28,7 @@ from coordinator.batch.state import (
     ProducerKey,
     Topic,
 )
+from coordinator.batch.transactions import Aborted, OpenTransactions
 
 
 class StoreSource:
@@ -43,6 +44,7 @@ class StoreSource:
         self.brokers: WholeTable[int, Broker] = store.brokers
         self.answers: WriteBackTable[int, Answer] = store.answers
         self.cleanings: WholeTable[LogId, Cleaning] = store.cleanings
+        self.open_transactions: WholeTable[LogId, OpenTransactions] = store.open_transactions
         self.replacing: AppliedReplacing = store.replacing
         self.counters: Counters = store.counters
 
@@ -52,14 +54,19 @@ class StoreSource:
         for row in self._read(f"{query} ORDER BY object_id"):
             yield row[0], rows.stored_object(row)
 
-    def all_runs(self, log_id: LogId) -> Iterator[tuple[int, ...]]:
-        """Yield a partition's undeleted runs of batches, as `Run` fields, by rising offset."""
+    def all_runs(self, log_id: LogId) -> Iterator[Run]:
+        """Yield a partition's undeleted runs of batches, by rising offset."""
         log_start_offset = (self.logs.get(log_id) or (0, 0))[0]
-        return self._read(
+        for row in self._read(
             f"SELECT {COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ?"
             " ORDER BY last_offset",
             (log_id, log_start_offset),
-        )
+        ):
+            yield rows.unpack_run(row)
+
+    def all_aborted(self, log_id: LogId) -> Iterator[Aborted]:
+        """Yield a partition's aborted transactions, by rising last offset."""
+        return self._store.aborted_from(log_id, (self.logs.get(log_id) or (0, 0))[0])
 
     def all_producers(self, log_id: LogId) -> Iterator[tuple[int, Producer]]:
         """Yield a partition's producer states with their producer ids, by rising id."""

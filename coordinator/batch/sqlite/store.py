@@ -14,7 +14,7 @@ Source: docs/design/batch-coordinator.md#state-in-sqlite; docs/coordinator-state
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple
 from pathlib import Path
 from typing import Final
@@ -22,8 +22,15 @@ from uuid import UUID
 
 import msgpack
 
-from coordinator.batch.applying import apply_commit, apply_record, ended_objects
-from coordinator.batch.runs import Run, StoredObject, ranges_of, runs_of
+from coordinator.batch.applying import apply_commit, apply_record, ended_objects, log_id_of
+from coordinator.batch.runs import (
+    Run,
+    StoredObject,
+    aborted_of,
+    marker_runs,
+    ranges_of,
+    runs_of,
+)
 from coordinator.batch.sqlite import database, deferred_deletes, objects, rows
 from coordinator.batch.sqlite.deferred_deletes import (
     ABOVE_EVERY_OFFSET,
@@ -47,6 +54,7 @@ from coordinator.batch.state import (
     Topic,
     log_ids_of,
 )
+from coordinator.batch.transactions import Aborted, OpenTransactions
 from records.diskless import (
     DisklessPartitionsRecord,
     DisklessPartitionsReleasedRecord,
@@ -59,6 +67,7 @@ from records.diskless import (
     OrphansFoundRecord,
     RewriteLeaseGrantedRecord,
     RunsReplacedRecord,
+    TransactionMarkersRecord,
 )
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -151,6 +160,13 @@ class Store:
             )
         }
         self.cleanings: WholeTable[LogId, Cleaning] = WholeTable(cleanings, self._store_cleanings)
+        open_transactions = {
+            log_id: rows.unpack_open_transactions(row)
+            for log_id, row in read("SELECT log_id, row FROM open_transactions")
+        }
+        self.open_transactions: WholeTable[LogId, OpenTransactions] = WholeTable(
+            open_transactions, self._store_open_transactions
+        )
         self.replacing = AppliedReplacing()
         self.topics: WholeTable[UUID, Topic] = WholeTable(topics, self._store_topics)
         self.logs: WholeTable[LogId, Log] = WholeTable(logs, self._store_logs)
@@ -207,6 +223,9 @@ class Store:
             case RunsReplacedRecord():
                 apply_record(self, record)
                 self._replace(record)
+            case TransactionMarkersRecord():
+                apply_record(self, record)
+                self._add_markers(record)
             case LeaseClosedRecord() | RewriteLeaseGrantedRecord():
                 ended = ended_objects(self, record)
                 apply_record(self, record)
@@ -235,8 +254,34 @@ class Store:
             used_bytes += sum(run.byte_size for run in new)
             topics.add(topic_id.bytes)
             self.logs[log_id] = log  # its tally has changed: it is to be written
+            self.connection.executemany(
+                "DELETE FROM aborted WHERE log_id = ? AND producer_id = ? AND first_offset = ?"
+                " AND last_offset BETWEEN ? AND ?",
+                [
+                    (log_id, *entry, entry[1], replaced.end_offset - 1)
+                    for entry in replaced.ended_aborted
+                ],
+            )
         self.object_count += objects.fill(self.connection, record, used_bytes, topics)
         self._gathered += len(record.last_offsets)
+
+    def _add_markers(self, record: TransactionMarkersRecord) -> None:
+        """Add the runs of markers, and the entries of aborted transactions."""
+
+        def log_id_at(index: int) -> LogId:
+            topic_id = record.topic_ids[record.topic_indexes[index]]
+            return log_id_of(self, topic_id, record.partitions[index])
+
+        new = [rows.run_row(log_id_at(index), run) for index, run in marker_runs(record)]
+        self.runs.add(self.tallies, new)
+        self.run_count += len(new)
+        self._gathered += len(new)
+        self.add_aborted((log_id_at(index), *entry) for index, entry in aborted_of(record))
+
+    def add_aborted(self, entries: Iterable[tuple[int, ...]]) -> None:
+        """Insert rows of aborted transactions: a log id, then the fields of `Aborted`."""
+        put = "INSERT INTO aborted VALUES (?, ?, ?, ?, ?)"
+        self.connection.executemany(put, entries)
 
     def _commit(self, record: ObjectCommitRecord) -> None:
         log_ids = log_ids_of(self, record)
@@ -392,6 +437,7 @@ class Store:
     def _write_tables(self) -> None:
         """Write changed topics and partitions to SQLite, and count these rows."""
         self.changed_records += self.topics.flush() + self.logs.flush() + self.cleanings.flush()
+        self.changed_records += self.open_transactions.flush()
         self._gathered, self._touched = self._gathered + self._touched, 0
 
     def _drain(self) -> None:
@@ -443,6 +489,13 @@ class Store:
         self._delete("cleanings", "log_id = ?", list(gone))
         self._put("cleanings", 4, [(k, *row) for k, row in changed.items() if row is not None])
 
+    def _store_open_transactions(self, changed: Mapping[LogId, OpenTransactions | None]) -> None:
+        gone = [(log_id,) for log_id, row in changed.items() if row is None]
+        self._delete("open_transactions", "log_id = ?", list(gone))
+        pack = rows.pack_open_transactions
+        left = [(log_id, pack(row)) for log_id, row in changed.items() if row is not None]
+        self._put("open_transactions", 2, list(left))
+
     def _store_leases(self, changed: Mapping[int, Lease | None]) -> None:
         self._delete("leases", "lease_id = ?", [(k,) for k, v in changed.items() if v is None])
         self._put(
@@ -487,6 +540,15 @@ class Store:
     def runs_from(self, log_id: LogId, offset: int) -> Iterator[Run]:
         """Yield the run of batches that contains `offset`, and all later runs of batches."""
         return self.runs.walk(log_id, offset)
+
+    def aborted_from(self, log_id: LogId, offset: int) -> Iterator[Aborted]:
+        """Yield aborted transactions that end at or above an offset, by rising last offset."""
+        for row in self.connection.execute(
+            "SELECT producer_id, first_offset, last_offset, last_stable_offset FROM aborted"
+            " WHERE log_id = ? AND last_offset >= ? ORDER BY last_offset",
+            (log_id, offset),
+        ):
+            yield Aborted._make(row)
 
     def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
         """Return the first run of batches from an offset on with records since `timestamp`."""

@@ -230,8 +230,8 @@ def only_the_last_batch_is_kept() -> Iterator[None]:
 
     def apply(tables: Any, record: ObjectCommitRecord, log_ids: Sequence[int]) -> None:
         _apply(tables, record, log_ids)
-        for key, (epoch, at_ms, kept) in list(tables.producers.items()):
-            tables.producers[key] = (epoch, at_ms, kept[-1:])
+        for key, (epoch, at_ms, kept, row) in list(tables.producers.items()):
+            tables.producers[key] = (epoch, at_ms, kept[-1:], row)
 
     _apply = applying.apply_commit
     with patch.object(applying, "apply_commit", apply):
@@ -344,12 +344,14 @@ def a_bumped_epoch_is_compared_with_the_old_one() -> Iterator[None]:
     """The checks run against the entries of the epoch before: as Inkless's in-memory plane."""
     judge = _Commit._judge_batch
 
-    def confused(self: _Commit, known: Any, producer_id: int, epoch: int, *numbers: int) -> Any:
+    def confused(
+        self: _Commit, known: Any, proof: Any, producer_id: int, epoch: int, *numbers: int
+    ) -> Any:
         if known is not None and epoch > known[0]:
             if numbers[0] == known[2][-1][1] + 1:
                 return None
-            return judge(self, known, producer_id, known[0], *numbers)
-        return judge(self, known, producer_id, epoch, *numbers)
+            return judge(self, known, proof, producer_id, known[0], *numbers)
+        return judge(self, known, proof, producer_id, epoch, *numbers)
 
     with patch.object(_Commit, "_judge_batch", confused):
         yield
@@ -360,8 +362,8 @@ def an_old_producer_epoch_is_let_in() -> Iterator[None]:
     """A batch of an old producer epoch is accepted."""
     judge = _Commit._judge_batch
 
-    def lenient(self: _Commit, known: Any, producer_id: int, epoch: int, *numbers: int) -> Any:
-        refused = judge(self, known, producer_id, epoch, *numbers)
+    def lenient(self: _Commit, *of_batch: Any) -> Any:
+        refused = judge(self, *of_batch)
         return None if refused == Refused(47) else refused
 
     with patch.object(_Commit, "_judge_batch", lenient):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from coordinator.batch.runs import digest_runs
+from coordinator.batch.runs import NO_OBJECT, digest_runs
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import FindBatchesResponse
 from records.rpc.rewriting import (
@@ -43,6 +43,11 @@ class Range(NamedTuple):
     parts: int = 1  # new runs
 
 
+def object_id_of(run: Batch) -> int:
+    """The object of a run; a marker has none."""
+    return KEYS.object_id(run.object_key) if run.object_key else NO_OBJECT
+
+
 def row_of(live: Sequence[Batch], wanted: Range, place: int) -> Row:
     """Rewrite live runs into runs of `RUN_BYTES` each, which lie from `place` on."""
     old = [run for run in live if wanted.first <= run.base_offset < wanted.end]
@@ -73,9 +78,7 @@ def row_of(live: Sequence[Batch], wanted: Range, place: int) -> Row:
         first_offset=wanted.first,
         end_offset=wanted.end,
         old_run_count=len(old),
-        old_runs_digest=digest_runs(
-            (KEYS.object_id(run.object_key), run.byte_offset, run.size) for run in old
-        ),
+        old_runs_digest=digest_runs((object_id_of(run), run.byte_offset, run.size) for run in old),
         bound=wanted.bound,
         flags=wanted.flags,
         runs=tuple(runs),

@@ -7,10 +7,11 @@ from tests.coordinator.batch.contract import Contract
 from tests.coordinator.batch.contract_clocks import StartStories
 from tests.coordinator.batch.contract_commits import LevelStories
 from tests.coordinator.batch.contract_rewriting import RewritingStories
+from tests.coordinator.batch.contract_transactions import TransactionStories
 from tests.coordinator.batch.subjects import MemoryWorld, World
 
 
-class TestMemory(Contract, RewritingStories, StartStories, LevelStories):
+class TestMemory(Contract, RewritingStories, TransactionStories, StartStories, LevelStories):
     """See the contract."""
 
     async def open(self, settings: CoordinatorSettings) -> World:

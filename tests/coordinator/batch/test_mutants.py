@@ -19,6 +19,7 @@ from tests.coordinator.batch import (
     rewriting_mutants,
     test_rewriting_pending,
     test_steady_clock,
+    transactions_mutants,
 )
 from tests.coordinator.batch.actors import Broker, create
 from tests.coordinator.batch.conformance import TABLE, run_row
@@ -77,7 +78,7 @@ def replayed_later(_: Path) -> None:
     asyncio.run(story())
 
 
-MUTANTS: Final = mutants.MUTANTS | rewriting_mutants.MUTANTS
+MUTANTS: Final = mutants.MUTANTS | rewriting_mutants.MUTANTS | transactions_mutants.MUTANTS
 
 KILLERS: Final[dict[str, Killer]] = {
     "a_duplicate_is_answered_at_once": led(
@@ -200,6 +201,52 @@ KILLERS: Final[dict[str, Killer]] = {
     ),
     "spans_of_replaced_runs_stay": on_quorum(
         "the_coordinators_search_by_timestamp_finds_rewritten_runs"
+    ),
+    "the_number_of_a_batch_is_ignored": contract(
+        "a_batch_of_an_ended_or_another_number_is_refused_by_a_retriable_error"
+    ),
+    "an_ended_number_is_accepted_again": contract(
+        "a_marker_without_a_batch_keeps_late_batches_of_its_transaction_out"
+    ),
+    "another_open_number_is_accepted": contract(
+        "a_batch_of_an_ended_or_another_number_is_refused_by_a_retriable_error"
+    ),
+    "duplicates_are_answered_after_the_number": contract(
+        "a_batch_of_an_ended_or_another_number_is_refused_by_a_retriable_error"
+    ),
+    "a_producer_without_batches_begins_anywhere": contract(
+        "a_marker_without_a_batch_keeps_late_batches_of_its_transaction_out"
+    ),
+    "the_age_of_the_producer_id_alone_is_judged": contract(
+        "only_an_old_epoch_of_version_1_begins_without_state_above_sequence_0"
+    ),
+    "every_marker_clears_the_kept_batches": contract(
+        "a_marker_of_the_same_epoch_keeps_the_producers_sequence"
+    ),
+    "no_marker_clears_the_kept_batches": contract(
+        "a_marker_of_the_same_epoch_keeps_the_producers_sequence"
+    ),
+    "a_marker_is_not_idempotent": contract(
+        "a_repeated_marker_writes_nothing_and_is_answered_as_done"
+    ),
+    "a_higher_marker_ends_a_lower_number": contract(
+        "a_higher_marker_leaves_a_lower_open_number_to_an_administrator"
+    ),
+    "a_marker_without_data_raises_no_number": contract(
+        "a_marker_without_a_batch_keeps_late_batches_of_its_transaction_out"
+    ),
+    "an_open_transaction_expires": contract("a_producer_with_an_open_transaction_does_not_expire"),
+    "runs_mix_transactions": contract(
+        "read_committed_look_ups_end_between_runs_at_the_last_stable_offset"
+    ),
+    "the_last_stable_offset_is_the_high_watermark": contract(
+        "runs_are_replaced_only_below_the_last_stable_offset"
+    ),
+    "the_aborted_list_is_dropped_with_the_marker": contract(
+        "an_aborted_transaction_is_named_while_its_records_are_read"
+    ),
+    "aborted_entries_go_with_their_first_offset": contract(
+        "an_aborted_transaction_is_named_while_its_records_are_read"
     ),
 }
 

@@ -12,13 +12,14 @@ from tests.coordinator.batch.contract import Contract
 from tests.coordinator.batch.contract_clocks import StartStories
 from tests.coordinator.batch.contract_commits import LevelStories
 from tests.coordinator.batch.contract_rewriting import RewritingStories
+from tests.coordinator.batch.contract_transactions import TransactionStories
 from tests.coordinator.batch.quorum_world import QuorumWorld
 from tests.coordinator.batch.subjects import World
 
 pytestmark = pytest.mark.slow
 
 
-class TestQuorum(Contract, RewritingStories, StartStories, LevelStories):
+class TestQuorum(Contract, RewritingStories, TransactionStories, StartStories, LevelStories):
     """See the contract. Restarts are of every kind in turn."""
 
     @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from coordinator.batch.applying import apply_record
 from coordinator.batch.pending import PendingState
 from coordinator.batch.runs import runs_of
 from coordinator.batch.state import NO_LOG, Broker, Counters, Lease, Topic, log_ids_of
+from coordinator.batch.transactions import OpenTransactions
 from records.diskless import ObjectCommitRecord
 from tests.examples import seeds
 
@@ -38,6 +39,7 @@ class World:
         self.brokers = {1: Broker(1, (0,), ())}
         self.answers: dict[int, object] = {}
         self.cleanings: dict[int, object] = {}
+        self.open_transactions: dict[int, OpenTransactions] = {}
         self.replacing: dict[tuple[int, int], int] = {}
         self.counters = Counters()
 

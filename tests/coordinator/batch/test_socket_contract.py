@@ -10,6 +10,7 @@ from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.batch.settings import CoordinatorSettings
 from tests.coordinator.batch.contract import Contract
 from tests.coordinator.batch.contract_rewriting import RewritingStories
+from tests.coordinator.batch.contract_transactions import TransactionStories
 from tests.coordinator.batch.served import Node
 from tests.coordinator.batch.subjects import MemoryWorld, World
 
@@ -58,7 +59,7 @@ class SocketWorld(MemoryWorld):
         await self.behind.close()
 
 
-class TestBySocket(Contract, RewritingStories):
+class TestBySocket(Contract, RewritingStories, TransactionStories):
     """See the contract."""
 
     async def open(self, settings: CoordinatorSettings) -> World:

@@ -14,6 +14,7 @@ import pytest
 
 from coordinator.batch.runs import Run
 from coordinator.batch.sqlite import database
+from coordinator.batch.sqlite.rows import run_row
 from coordinator.batch.sqlite.runs import Runs, Tally
 from tests.examples import seeds
 
@@ -68,7 +69,7 @@ def test_searches_for_batch_runs_in_sqlite_agree_with_searches_in_a_python_list(
                     base, model.next_offset - 1, 7, 0, 10, time, 5, 0, model.next_offset - base
                 )
                 new.append(row)
-            runs.add(tallies, [(log_id, *row) for row in new])
+            runs.add(tallies, [run_row(log_id, row) for row in new])
             model.rows += new
         elif model.next_offset:
             model.log_start_offset = rng.randint(model.log_start_offset, model.next_offset)
@@ -99,7 +100,7 @@ def test_a_coordinators_search_by_timestamp_reads_a_small_part_of_its_database_r
     """70,000 runs, the time sought is the last one's: three short walks, counted in steps."""
     connection = database.create(tmp_path / "state.db")
     runs, tally = Runs(connection), Tally(1)
-    runs.add({1: tally}, ((1, n, n, 7, 0, 1, n, 5, 0, 1, 1) for n in range(70_000)))
+    runs.add({1: tally}, ((1, n, n, 7, 0, 1, n, 5, 0, 1, 1, None) for n in range(70_000)))
     runs.drain()
     assert (tally.runs, tally.span2_spans, tally.span_runs) == (70_000, 17, 112)
     steps = count_steps(connection, lambda: runs.first_since(1, 0, 69_999))

@@ -110,7 +110,13 @@ class Services:
             ),
         )
         self.records = RecordApis(self.produce, self.fetch)
-        self.groups = GroupApis(cluster, GroupSettings.of(values), wall_ms=wall_ms, random=random)
+        self.groups = GroupApis(
+            cluster,
+            GroupSettings.of(values),
+            wall_ms=wall_ms,
+            random=random,
+            ask_transaction_log=cluster.ask_transactions,
+        )
         self.clusters = ClusterApis(
             cluster,
             create=topics.Topics(cluster).create,

@@ -25,6 +25,7 @@ from uuid import UUID
 
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.placement import unfenced_brokers
+from coordinator.features import has_transactions
 from coordinator.groups.core import GroupBroker
 from coordinator.groups.error_responses import transactional_response
 from coordinator.groups.running import RunningGroups
@@ -177,6 +178,8 @@ class GroupApis:
         ) -> Payload:
             version, image = header.api_version, self._cluster.image
             code = self.running.core.refuse_group(request.group_id, may_be_empty=False)
+            if not has_transactions(image.features):
+                code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED  # clients end at once
             proof = Proof(code, -1)
             if code is ErrorCode.NONE:
                 proof = await prove_offsets(request, version, image=image, ask_log=ask_log)

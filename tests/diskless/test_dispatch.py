@@ -40,7 +40,6 @@ NOT_SERVED = {
     25: "AddOffsetsToTxn",
     26: "EndTxn",
     27: "WriteTxnMarkers",
-    28: "TxnOffsetCommit",
     34: "AlterReplicaLogDirs",
     68: "ConsumerGroupHeartbeat",
     69: "ConsumerGroupDescribe",

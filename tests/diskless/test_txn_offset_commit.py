@@ -13,6 +13,7 @@ import pytest
 from coordinator.errors import CoordinatorError
 from coordinator.groups.settings import GroupSettings
 from coordinator.leader_client import Failure
+from diskless.apis import groups
 from diskless.apis.groups import GroupApis
 from diskless.apis.offset_proofs import client_error, group_log_topic
 from records.kafka_errors import ErrorCode
@@ -73,6 +74,24 @@ async def commit(apis: GroupApis, version: int = 4, **more: Any) -> int:
 def refused(error: ErrorCode) -> Answer:
     """Return the transaction log's answer with an error."""
     return Answer(error_code=int(error))
+
+
+@pytest.fixture(autouse=True)
+def transactions_are_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "has_transactions", lambda _features: True)
+
+
+def test_a_broker_refuses_offsets_of_transactions_while_the_features_allow_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+
+    async def story() -> None:
+        async with a_broker() as (_, apis, transactions):
+            assert await commit(apis) == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            assert not transactions.questions
+
+    run(story)
 
 
 def test_a_broker_without_a_transaction_log_does_not_serve_txn_offset_commit() -> None:

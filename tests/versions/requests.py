@@ -159,6 +159,7 @@ REALISTIC: Final[dict[int, Ask]] = {
         lambda _: {"max_objects": 10},
         lambda _: {"max_objects": 0},
     ),
+    28: of_groups.commit_transactional_offsets,
     1120: of_groups.own_group,
     1121: of_groups.log_offsets,
     1122: of_groups.log_generation,

@@ -49,6 +49,20 @@ def commit_offsets(scene: Scene) -> tuple[Request, ...]:
     )
 
 
+def commit_transactional_offsets(_: Scene) -> tuple[Request, ...]:
+    topic = groups.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    partition = topic.TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata="note"
+    )
+    return tuple(
+        groups.TxnOffsetCommitRequest(
+            transactional_id="x", group_id=group, producer_id=1, producer_epoch=0,
+            topics=tuple(topic(name=name, partitions=(partition,)) for name in ("t", "nowhere")),
+        )
+        for group in (GROUP, "")
+    )  # fmt: skip
+
+
 def fetch_offsets(scene: Scene) -> tuple[Request, ...]:
     asked = groups.OffsetFetchRequest
     old, one = asked.OffsetFetchRequestTopic, asked.OffsetFetchRequestGroup

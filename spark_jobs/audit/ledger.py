@@ -120,6 +120,7 @@ class Replacement(NamedTuple):
     first: int
     end: int  # exclusive
     old_runs: int
+    old_digest: int  # of the old runs, as the rewriter named them
     bound: int  # -1: merged
     flags: int
     runs: tuple[tuple[int, ...], ...]  # new ones, each with the values of `NEW_RUN_COLUMNS`
@@ -352,13 +353,14 @@ def replacements_of(
     """Return the ranges that a record replaces, each with its partition."""
     runs = list(zip(*(getattr(record, name) for name in NEW_RUN_COLUMNS), strict=True))
     found, at = [], 0
-    for topic, index, count, first, end, old_runs, bound, flags in zip(
+    for topic, index, count, first, end, old_runs, digest, bound, flags in zip(
         record.topic_indexes, record.partitions, record.run_counts, record.first_offsets,
-        record.end_offsets, record.old_run_counts, record.bounds, record.flags, strict=True,
+        record.end_offsets, record.old_run_counts, record.old_run_digests, record.bounds,
+        record.flags, strict=True,
     ):  # fmt: skip
         place = encode_uuid(record.topic_ids[topic]), index
         new = tuple(runs[at : at + count])
-        row = Replacement(offset, record.object_id, first, end, old_runs, bound, flags, new)
+        row = Replacement(offset, record.object_id, first, end, old_runs, digest, bound, flags, new)
         found.append((place, row))
         at += count
     return found

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -115,6 +116,9 @@ def rewritten_runs(ledger: Ledger) -> Rows:
     return Rows(places, place_codes, columns)
 
 
+_OF_OLD_RUN: Final = ("base_offset", "object_id", "byte_offset", "byte_size")
+
+
 class OldRuns(NamedTuple):
     """The live runs that a replacement found in its range, summed up."""
 
@@ -123,12 +127,21 @@ class OldRuns(NamedTuple):
     records: int = 0
     first: int = NEVER
     end: int = -1
+    rows: bytes = b""  # base offset, object id, byte offset and size of each, as int64
+
+    @property
+    def digest(self) -> int:
+        """Return the digest by which a rewriter names these runs, by rising offset."""
+        rows = np.frombuffer(self.rows, np.int64).reshape(-1, len(_OF_OLD_RUN))
+        in_order = rows[np.argsort(rows[:, 0], kind="stable"), 1:]
+        found = blake2b(in_order.astype(">i8").tobytes(), digest_size=8).digest()
+        return int.from_bytes(found, "big") >> 1
 
     def add(self, other: OldRuns) -> OldRuns:
         """Return the totals of these and the other replaced runs of batches."""
         return OldRuns(
             self.runs + other.runs, self.offsets + other.offsets, self.records + other.records,
-            min(self.first, other.first), max(self.end, other.end),
+            min(self.first, other.first), max(self.end, other.end), self.rows + other.rows,
         )  # fmt: skip
 
 
@@ -148,11 +161,16 @@ def old_runs(runs: Rows, deaths: Numbers, ledger: Ledger) -> OldRunsOf:
         found[key] = OldRuns(
             len(mine), int(mine["record_count"].sum()), int(mine["kept_records"].sum()),
             int(mine["base_offset"].min()), int(mine.end_offset.max()),
+            np.stack([mine[name] for name in _OF_OLD_RUN], axis=1).astype(np.int64).tobytes(),
         )  # fmt: skip
     return found
 
 
-@rule("replaced-live", "5", "Live runs tiled the range that is replaced, and no record appears.")
+@rule(
+    "replaced-live",
+    "5",
+    "The named live runs tiled the range that is replaced, and no record appears.",
+)
 def replaced_live(ledger: Ledger, old: OldRunsOf) -> Faults:
     for place, rows in ledger.replaced.items():
         for row in rows:
@@ -165,6 +183,8 @@ def replaced_live(ledger: Ledger, old: OldRunsOf) -> Faults:
                 what += f" {found.offsets} offsets were there"
             elif row.records > found.records or (row.bound < 0 and row.records != found.records):
                 what = f"{found.records} records became {row.records}"
+            elif found.digest != row.old_digest:
+                what = "the live runs are not those whose digest the record has"
             if what:
                 yield Fault(row.offset, f"{name}: {what}", "RunsReplacedRecord", row.object_id)
 

@@ -29,6 +29,8 @@ from records.errors import RecordError
 from records.object_keys import ObjectKeys
 from records.uuids import encode_uuid
 from records.wal import (
+    APPENDED,
+    FINAL,
     TRAILER,
     Footer,
     PartitionBytes,
@@ -36,14 +38,11 @@ from records.wal import (
     parse_footer,
 )
 from spark_jobs.audit.commits import COMMIT
-from spark_jobs.audit.rows import Numbers, Rows, groups, slices
+from spark_jobs.audit.rows import Numbers, Rows, TopicPartition, groups, slices
 from spark_jobs.audit.rules import Fault, Faults, Findings, rule, rules_of
 from spark_jobs.readers.object_store import MAX_READ_BYTES, ObjectStore
 
 SAMPLE: Final = 16
-APPENDED: Final = 1
-"""Format of the objects that brokers fill with what producers sent."""
-
 THREADS: Final = 8
 """Requests in flight of one task: each waits for the store."""
 
@@ -161,7 +160,9 @@ def _differences(inspection: Inspection, footer: Footer) -> Iterator[str]:
     rows = inspection.claim.rows
     if footer.object_id != inspection.claim.object_id:
         yield f"its footer says object {footer.object_id}"
-    parts = {(encode_uuid(row.topic_id), row.partition): row for row in footer.partitions}
+    parts = _parts_of(footer)
+    if footer.object_format != _format_of(rows):
+        yield f"its footer says format {footer.object_format}, its runs have {_format_of(rows)}"
     if inspection.claim.whole:
         writer = int(rows["broker_id"][0]), int(rows["broker_epoch"][0])
         if (footer.broker_id, footer.broker_epoch) != writer:
@@ -193,6 +194,31 @@ def _differences(inspection: Inspection, footer: Footer) -> Iterator[str]:
         yield f"its footer has {len(parts)} partitions that were not committed"
 
 
+def _format_of(rows: Rows) -> int:
+    """Return the object format that the log has for these batches or runs."""
+    return int(rows["object_format"][0]) if "object_format" in rows.columns else APPENDED
+
+
+def _parts_of(footer: Footer) -> dict[TopicPartition, PartitionBytes]:
+    """Return the part of an object that each partition has, by topic id and index.
+
+    A partition may have several parts of a merged object, which lie side by side.
+    """
+    parts: dict[TopicPartition, PartitionBytes] = {}
+    for row in footer.partitions:
+        name = encode_uuid(row.topic_id), row.partition
+        before = parts.get(name)
+        if before is not None and before.byte_offset + before.size_bytes == row.byte_offset:
+            row = row._replace(
+                byte_offset=before.byte_offset,
+                size_bytes=before.size_bytes + row.size_bytes,
+                batch_count=before.batch_count + row.batch_count,
+                record_count=before.record_count + row.record_count,
+            )
+        parts[name] = row
+    return parts
+
+
 # --- inspecting ---------------------------------------------------------------------------------
 
 
@@ -220,8 +246,6 @@ def inspect_objects(bucket: Bucket, claims: Sequence[ObjectClaim]) -> list[Inspe
     def one(claim: ObjectClaim) -> Inspection:
         chosen = claim.object_id == newest or is_sampled(claim.object_id)
         deep = bucket.depth is Depth.FULL or (bucket.depth is Depth.SAMPLE and chosen)
-        if not claim.whole and claim.rows["object_format"][0] != APPENDED:
-            deep = False  # batches of rewriters are not judged yet
         return _inspect(bucket, claim, deep=deep)
 
     with ThreadPoolExecutor(THREADS) as pool:
@@ -268,32 +292,51 @@ def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionByte
     """Describe each damage in the bytes of one partition in an object, with the lost offsets."""
     place = encode_uuid(part.topic_id), part.partition
     name = f"{place[0]}-{place[1]}"
-    if part.size_bytes > MAX_READ_BYTES:
-        yield f"{name} has {part.size_bytes} bytes in it, more than can be"
-        return
-    data = bucket.store.read(key, part.byte_offset, part.size_bytes)
     rows, is_damaged = claim.rows, False
     code = rows.places.index(place) if place in rows.places else -1
-    for row in np.flatnonzero(rows.place == code).tolist():
-        begin = int(rows["byte_offset"][row]) - part.byte_offset
-        what = _bad_batch(data[max(begin, 0) : begin + int(rows["byte_size"][row])], rows, row)
+    begins = rows["byte_offset"]
+    inside = (begins >= part.byte_offset) & (begins < part.byte_offset + part.size_bytes)
+    data = None
+    if part.size_bytes <= MAX_READ_BYTES:
+        data = bucket.store.read(key, part.byte_offset, part.size_bytes)
+    elif _format_of(rows) == APPENDED:
+        yield f"{name} has {part.size_bytes} bytes in it, more than can be"
+        return
+    for row in np.flatnonzero((rows.place == code) & inside).tolist():
+        begin, size = int(begins[row]), int(rows["byte_size"][row])
+        if data is None:  # of a merged object: run by run
+            stored = bucket.store.read(key, begin, size)
+        else:
+            stored = data[begin - part.byte_offset :][:size]
+        what = _bad_run(stored, rows, row)
         if what is not None:
             is_damaged = True
             ends = int(rows.end_offset[row]) - 1
             yield f"{name} offsets {rows['base_offset'][row]} to {ends}: {what}"
-    if not is_damaged and crc32c(data) != part.crc:
+    if not is_damaged and data is not None and crc32c(data) != part.crc:
         ends = part.byte_offset + part.size_bytes
         yield f"{name}, bytes {part.byte_offset} to {ends}: their checksum is not the footer's"
 
 
-def _bad_batch(data: bytes, rows: Rows, row: int) -> str | None:
-    """Describe the damage in the stored bytes of a batch, or return None if the bytes are sound."""
+def _bad_run(data: bytes, rows: Rows, row: int) -> str | None:
+    """Describe the damage in the stored bytes of a batch or run, or return None if sound."""
     if len(data) != rows["byte_size"][row]:
         return f"{len(data)} bytes of {rows['byte_size'][row]} are in its partition's part"
     try:
-        counts = [batch.header.record_count for batch in iter_batches(data)]
+        headers = [batch.header for batch in iter_batches(data)]
     except RecordError as error:
         return str(error)
-    if sum(counts) != rows["record_count"][row]:
-        return f"{sum(counts)} records in {len(counts)} batches, not {rows['record_count'][row]}"
+    is_final = _format_of(rows) == FINAL
+    expected = int(rows["kept_records" if is_final else "record_count"][row])
+    count = sum(header.record_count for header in headers)
+    if count != expected:
+        return f"{count} records in {len(headers)} batches, not {expected}"
+    if is_final:
+        ends = int(rows["base_offset"][row])
+        for header in headers:
+            if header.base_offset < ends:
+                return f"a batch begins at offset {header.base_offset}, below {ends}"
+            ends = header.end_offset
+        if ends != rows.end_offset[row]:
+            return f"its batches end at offset {ends}"
     return None

@@ -372,3 +372,22 @@ def test_handshakes_that_are_not_done_count_as_connections_of_the_listener(on_lo
             silent.close()
 
     on_loop(main())
+
+
+def test_a_certificate_to_which_no_mapping_rule_applies_is_refused(on_loop, pki):
+    async def main():
+        tls = server_tls(
+            pki,
+            **{
+                "ssl.client.auth": "required",
+                "ssl.truststore.location": str(pki / "ca.pem"),
+                "ssl.principal.mapping.rules": "RULE:^CN=(node-[0-9]+),.*$/$1/",
+            },
+        )
+        async with Echo(ListenerSecurity(tls=tls)) as server:
+            with pytest.raises((ConnectError, ConnectionLostError)):
+                await ask(server, OutgoingSecurity(tls=client_tls(pki, "client.pem")))
+            await wait_until_async(lambda: server.listener.ended[Reason.TLS_FAILED] == 1)
+            assert server.principals == []
+
+    on_loop(main())

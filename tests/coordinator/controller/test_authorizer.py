@@ -1,0 +1,193 @@
+"""The authorizer against a naive model that reads every rule, and its rules as mutants."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.controller.authorizer import (
+    ALLOW,
+    DENY,
+    Authorizer,
+    Operation,
+    PatternType,
+    ResourceType,
+    Rule,
+)
+from records.metadata import AccessControlEntryRecord
+
+NAMES = ("", "a", "ab", "abc", "abd", "b", "*", "ac\u00e9")
+PRINCIPALS = ("User:ann", "User:bob", "User:*", "Group:ann")
+HOSTS = ("10.0.0.1", "10.0.0.2", "*")
+KINDS = (ResourceType.TOPIC, ResourceType.GROUP)
+
+records = st.builds(
+    AccessControlEntryRecord,
+    id=st.just(UUID(int=0)),
+    resource_type=st.sampled_from(KINDS),
+    resource_name=st.sampled_from(NAMES[1:]),
+    pattern_type=st.sampled_from(PatternType),
+    principal=st.sampled_from(PRINCIPALS),
+    host=st.sampled_from(HOSTS),
+    operation=st.sampled_from(Operation),
+    permission_type=st.sampled_from((ALLOW, DENY)),
+)
+requests = st.tuples(
+    st.sampled_from(PRINCIPALS[:2]),
+    st.sampled_from(HOSTS[:2]),
+    st.sampled_from([one for one in Operation if one is not Operation.ALL]),
+    st.sampled_from(KINDS),
+    st.sampled_from(NAMES),
+)
+
+IMPLIES = {
+    "READ": "DESCRIBE",
+    "WRITE": "DESCRIBE",
+    "DELETE": "DESCRIBE",
+    "ALTER": "DESCRIBE",
+    "ALTER_CONFIGS": "DESCRIBE_CONFIGS",
+}
+
+
+def naive(rules, request, super_users, allow_everyone):
+    """Kafka's documentation, read rule by rule."""
+    principal, host, operation, kind, name = request
+    if principal in super_users:
+        return True
+    of_resource = [
+        rule
+        for rule in rules
+        if rule.resource_type == kind
+        and (
+            name.startswith(rule.resource_name)
+            if rule.pattern_type == PatternType.PREFIXED
+            else rule.resource_name in (name, "*")
+        )
+    ]
+    if not of_resource:
+        return allow_everyone
+    of_peer = [
+        rule
+        for rule in of_resource
+        if (rule.principal == principal or rule.principal == "User:*")
+        and (rule.host == host or rule.host == "*")
+    ]
+    allowed = False
+    for rule in of_peer:
+        named = Operation(rule.operation).name
+        same = named in (operation.name, "ALL")
+        if rule.permission_type == DENY and same:
+            return False
+        if rule.permission_type == ALLOW and (same or IMPLIES.get(named) == operation.name):
+            allowed = True
+    return allowed
+
+
+def check(rules, request, super_users, allow_everyone):
+    authorizer = Authorizer(rules, super_users=super_users, allow_everyone=allow_everyone)
+    expected = naive(rules, request, super_users, allow_everyone)
+    assert authorizer.is_allowed(*request) == expected
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(records, max_size=12),
+    requests,
+    st.sampled_from((frozenset(), frozenset({"User:bob"}))),
+    st.booleans(),
+)
+def test_the_authorizer_decides_as_a_model_that_reads_every_rule(
+    rules, request, super_users, allow_everyone
+):
+    check(rules, request, super_users, allow_everyone)
+
+
+def rule(operation=Operation.READ, permission=ALLOW, **changes):
+    given_ = {
+        "id": UUID(int=0),
+        "resource_type": ResourceType.TOPIC,
+        "resource_name": "orders",
+        "pattern_type": PatternType.LITERAL,
+        "principal": "User:ann",
+        "host": "*",
+        "operation": operation,
+        "permission_type": permission,
+    }
+    return AccessControlEntryRecord(**{**given_, **changes})
+
+
+def allowed(*rules, operation=Operation.READ, name="orders", **settings_):
+    authorizer = Authorizer(rules, **settings_)
+    return authorizer.is_allowed("User:ann", "10.0.0.1", operation, ResourceType.TOPIC, name)
+
+
+def prefixed(name, permission=ALLOW):
+    return rule(resource_name=name, pattern_type=PatternType.PREFIXED, permission=permission)
+
+
+def test_a_deny_goes_before_every_allow_whatever_their_patterns():
+    assert allowed(rule())
+    assert not allowed(rule(), prefixed("or", DENY))
+    assert not allowed(prefixed("orders"), rule(permission=DENY, resource_name="*"))
+    assert not allowed(rule(), rule(Operation.ALL, DENY))
+
+
+def test_an_allow_implies_describe_and_a_deny_does_not():
+    for operation in (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER):
+        assert allowed(rule(operation), operation=Operation.DESCRIBE)
+    assert allowed(rule(Operation.ALTER_CONFIGS), operation=Operation.DESCRIBE_CONFIGS)
+    assert not allowed(rule(Operation.CREATE), operation=Operation.DESCRIBE)
+    describe = rule(Operation.DESCRIBE)
+    assert allowed(describe, rule(permission=DENY), operation=Operation.DESCRIBE)
+
+
+def test_a_rule_of_another_user_closes_a_resource_that_was_open_to_everybody():
+    assert allowed(allow_everyone=True)
+    assert not allowed(rule(principal="User:bob"), allow_everyone=True)
+    assert allowed(rule(principal="User:bob"), name="other", allow_everyone=True)
+
+
+def test_every_prefix_of_a_name_is_found_among_many():
+    others = [prefixed(f"order{number}") for number in range(50)]
+    others += [prefixed(f"orders-{number}") for number in range(50)]
+    assert not allowed(*others)
+    for name in ("o", "or", "orders"):
+        assert allowed(*others, prefixed(name))
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        ("denies", lambda *_: False),
+        ("denies", lambda self, operation: self.permission == DENY and self.operation == operation),
+        ("allows", lambda self, _: self.permission == ALLOW),
+        (
+            "allows",
+            lambda self, operation: (
+                self.permission == ALLOW and self.operation in (operation, Operation.ALL)
+            ),
+        ),
+        ("is_of", lambda self, principal, _: self.principal == principal),
+    ],
+)
+def test_the_model_finds_an_authorizer_with_one_rule_changed(monkeypatch, mutant):
+    name, changed = mutant
+    monkeypatch.setattr(Rule, name, changed)
+    stories = [
+        ([rule(), rule(permission=DENY)], Operation.READ),
+        ([rule(), rule(Operation.ALL, DENY)], Operation.READ),
+        ([rule(Operation.WRITE)], Operation.READ),
+        ([rule()], Operation.DESCRIBE),
+        ([rule(host="10.0.0.2")], Operation.READ),
+    ]
+    with pytest.raises(AssertionError):
+        _check_all(stories)
+
+
+def _check_all(stories):
+    for rules, operation in stories:
+        request = ("User:ann", "10.0.0.1", operation, ResourceType.TOPIC, "orders")
+        check(rules, request, frozenset(), False)

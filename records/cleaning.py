@@ -158,7 +158,7 @@ def empty_batch(header: BatchHeader) -> Batch:
 
 
 def cut_front(batch: Batch, first_offset: int) -> Batch:
-    """Return a batch without its records below an offset, at which the new batch begins.
+    """Return a batch without its records below an offset, which becomes its base offset.
 
     The other records keep their offsets, timestamps and sequence numbers.
 

@@ -52,7 +52,7 @@ def image_values(image: GroupsImage) -> Iterator[bytes]:
 
 
 def _sorted_runs(keys: Iterable[K]) -> Generator[bytes, None, list[list[K]]]:
-    """Return sorted runs of the keys, after a pause for each run."""
+    """Yield sorted parts of the keys, with a pause after each part."""
     runs: list[list[K]] = []
     remaining = iter(keys)
     while run := sorted(islice(remaining, _SORT_AT_ONCE)):
@@ -108,7 +108,7 @@ def _pending_record(
 
 
 def _topic(place: TopicPartition, committed: CommittedOffset) -> GroupOffsetsRecord.Topic:
-    """Return a record's topic with one offset."""
+    """Build a record's topic entry with one committed offset."""
     topic_name, index = place
     partition = GroupOffsetsRecord.Topic.Partition(
         partition_index=index,

@@ -275,7 +275,7 @@ class GroupBroker:
     def _validate_transactional(
         self, request: rpc.TxnOffsetCommitRequest
     ) -> tuple[ErrorCode, tuple[CommitTopic, ...], Errors]:
-        """Return what `_validate_commit` returns for the same offsets without a transaction."""
+        """Return a TxnOffsetCommit's whole error, its valid topics, and its partitions' errors."""
         return self._validate_commit(IDS_VERSION - 1, without_transaction(request))
 
     def dispatch(self, group: ClassicGroup, inbound: InboundRequest) -> None:

@@ -92,7 +92,7 @@ def decide_commit_transactional(
 
 
 def _refuse(commit: _Commit, group: Group, opened: dict[int, int], context: Context) -> int:
-    """Return the error of one commit; note its number in `opened` if there is none."""
+    """Return the error of one commit; without an error, note its transaction in `opened`."""
     error = (
         int(_refuse_number(commit, context.image))
         or int(refuse_transactional_commit(group, commit.generation, commit.member_id))
@@ -128,7 +128,7 @@ def refuse_transactional_commit(group: Group, generation: int, member_id: str) -
 
 
 def decide_markers(request: rpc.WriteGroupMarkersRequest, context: Context) -> Decision:
-    """End transactions in all groups, except those that have ended before."""
+    """End transactions in all groups, and ignore transactions that ended earlier."""
     columns = (request.producer_ids, request.transaction_numbers, request.committed)
     code, message = ErrorCode.NONE, ""
     if (
@@ -168,7 +168,7 @@ def _ends_anything(producer_id: int, number: int, image: GroupsImage) -> bool:
 
 
 def decide_producer_expiry(producer_ids: Iterable[int], context: Context) -> Decision:
-    """Forget the ended transactions of producer ids that have been silent for long."""
+    """Remove the records of ended transactions of producer ids without recent transactions."""
     due = tuple(
         producer_id
         for producer_id in producer_ids
@@ -180,7 +180,7 @@ def decide_producer_expiry(producer_ids: Iterable[int], context: Context) -> Dec
 
 
 def is_producer_expired(producer: TransactionalProducer, context: Context) -> bool:
-    """Return whether a producer id has no open transaction, and the last ended long ago."""
+    """Return whether a producer id has no open transaction and ended its last one long ago."""
     if producer.open or producer.ended_number < 0:
         return False
     return context.now_ms - producer.ended_at_ms >= context.settings.producer_expiration_ms

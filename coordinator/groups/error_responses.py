@@ -97,7 +97,7 @@ def transactional_response(
     errors: dict[tuple[int, int], ErrorCode],
     otherwise: ErrorCode,
 ) -> rpc.TxnOffsetCommitResponse:
-    """Build a TxnOffsetCommit response with the error of each partition, as `commit_response`."""
+    """Build a TxnOffsetCommit response with the error of each partition."""
     topic_type = rpc.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
     return rpc.TxnOffsetCommitResponse(
         topics=tuple(

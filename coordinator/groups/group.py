@@ -446,7 +446,7 @@ class ClassicGroup(Rebalance):
         topics: tuple[CommitGroupOffsetsRequest.Commit.Topic, ...],
         on_done: OnDone,
     ) -> None:
-        """Commit offsets in a transaction, as `refuse_transactional_commit` has allowed."""
+        """Commit offsets in a transaction for which `refuse_transactional_commit` gave no error."""
         request = inbound.request
         is_member = bool(request.member_id) and self.state is not State.EMPTY
         commit = CommitTransactionalOffsetsRequest.Commit(

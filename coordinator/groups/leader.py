@@ -261,7 +261,7 @@ class _ExpiryPass:
             owner.call_soon(self.step)
 
     def _step_producers(self) -> None:
-        """Scan the next few producer ids, and propose to forget ended transactions."""
+        """Scan the next few producer ids, and propose to remove their old ended transactions."""
         owner = self._owner
         producers = list(islice(self._producers, EXPIRY_SLICE_GROUPS))
         if not producers:

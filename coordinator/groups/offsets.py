@@ -38,7 +38,7 @@ def has_too_many_offsets(
 
 
 def without_transaction(request: rpc.TxnOffsetCommitRequest) -> rpc.OffsetCommitRequest:
-    """Return the commit of the same offsets without a transaction, which names topics by name."""
+    """Convert a TxnOffsetCommit request into an OffsetCommit request with the same offsets."""
     topic_type = rpc.OffsetCommitRequest.OffsetCommitRequestTopic
     return rpc.OffsetCommitRequest(
         group_id=request.group_id,

@@ -230,7 +230,7 @@ class GroupOutbox:
         self._finish(code, response)
 
     def _finish(self, code: ErrorCode, response: Any) -> None:
-        """Give each entry of the request in flight its result, and send the next request."""
+        """Report the result of each entry of the request in flight, and send the next request."""
         done, self._in_flight, self._request = self._in_flight, [], None
         for index, entry in enumerate(done):
             if entry.on_done is None:
@@ -243,7 +243,7 @@ class GroupOutbox:
 
     @staticmethod
     def _is_sent_once(entry: _Entry) -> bool:
-        """Return whether a request with this entry is not sent again in doubt."""
+        """Return whether a request with this entry is never repeated after an unknown outcome."""
         return isinstance(entry, _Commit) and entry.is_transactional
 
     def _is_complete(self, code: ErrorCode, response: Any) -> bool:

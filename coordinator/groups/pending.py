@@ -59,7 +59,7 @@ class PendingOffsets(NamedTuple):
     def add(
         self, offsets: Iterable[tuple[TopicPartition, PendingOffset]]
     ) -> tuple[PendingOffsets, set[TransactionKey]]:
-        """Return the pending offsets with newer ones, and the transactions that changed.
+        """Return the pending offsets with these added, and the transactions that changed.
 
         A transaction's newer offset of a partition replaces its older one.
         """
@@ -72,7 +72,7 @@ class PendingOffsets(NamedTuple):
     def supersede(
         self, places: Iterable[TopicPartition]
     ) -> tuple[PendingOffsets, set[TransactionKey]]:
-        """Return the pending offsets without any of these partitions, and the transactions."""
+        """Return the pending offsets without these partitions, and the changed transactions."""
         edit = _Edit(self)
         for place in places:
             edit.replace(place, ())
@@ -81,7 +81,7 @@ class PendingOffsets(NamedTuple):
     def end(
         self, key: TransactionKey, *, is_committed: bool
     ) -> tuple[PendingOffsets, set[TransactionKey], list[tuple[TopicPartition, CommittedOffset]]]:
-        """End a transaction: return the rest, the transactions that changed, and what counts now.
+        """Return pending offsets without a transaction, changed transactions, and new offsets.
 
         If it is committed, older pending offsets of its partitions are dropped with it.
         """
@@ -112,7 +112,7 @@ class _Edit:
         return self._by_partition.get(place) or ()
 
     def replace(self, place: TopicPartition, after: tuple[PendingOffset, ...]) -> None:
-        """Replace the pending offsets of a partition, at most one of each transaction."""
+        """Replace the pending offsets of a partition by at most one for each transaction."""
         before = self.at(place)
         if after:
             self._by_partition.set(place, after)

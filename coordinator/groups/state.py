@@ -273,7 +273,7 @@ class GroupsEdit:
     def _set_pending(
         self, group_id: str, group: Group, pending: PendingOffsets, changed: set[TransactionKey]
     ) -> Group:
-        """Return a group with other pending offsets; note in which groups transactions are open."""
+        """Return a group with these pending offsets; record which groups have open transactions."""
         self._record_count += pending.total - group.pending.total
         for key in changed:
             self._note_open(key, group_id, is_open=key in pending.transactions)
@@ -291,7 +291,7 @@ class GroupsEdit:
         self._set_producer(producer_id, producer)
 
     def _end(self, producer_id: int, number: int, ended_at_ms: int) -> None:
-        """Raise the highest ended number of a producer id; a lower number changes nothing."""
+        """Raise the number of a producer id's last ended transaction, unless already higher."""
         producer = self._producers.get(producer_id) or _NEW_PRODUCER
         if number > producer.ended_number:
             self._record_count += producer.ended_number < 0

@@ -29,7 +29,7 @@ _SORT_AT_ONCE: Final = 2_000  # ids: about a millisecond
 
 
 def image_values(image: TransactionsImage) -> Iterator[bytes]:
-    """Yield the encoded records of all ids, in the order in which a reader applies records.
+    """Yield the encoded records of all transactional ids, in the order of loading.
 
     An empty value (b"") marks a pause, at which the caller lets other work run.
     """
@@ -44,7 +44,7 @@ def image_values(image: TransactionsImage) -> Iterator[bytes]:
 
 
 def _id_values(transactional_id: str, transaction: Transaction) -> Iterator[bytes]:
-    """Yield one id's encoded records: the owner, the state and the partitions."""
+    """Yield a transactional id's encoded records: the owner, the state and the partitions."""
     yield encode_record(
         TransactionalIdOwnerRecord(
             transactional_id=transactional_id,

@@ -119,7 +119,7 @@ def _is_owned(transaction: Transaction | None, ownership_epoch: int) -> bool:
 
 
 def decide_init(request: rpc.InitTransactionalIdRequest, context: Context) -> Decision:
-    """Give a producer its id and epoch; abort the transaction of the former one, if it is open."""
+    """Give a producer its id and epoch, and abort an open transaction of its predecessor."""
     before = context.image.ids.get(request.transactional_id)
     response = rpc.InitTransactionalIdResponse
     if before is None or not _is_owned(before, request.ownership_epoch):
@@ -139,7 +139,7 @@ def decide_init(request: rpc.InitTransactionalIdRequest, context: Context) -> De
 def _judge_init(
     request: rpc.InitTransactionalIdRequest, before: Transaction, now_ms: int
 ) -> Transaction | ErrorCode:
-    """Return the state after an InitProducerId, or its error."""
+    """Return the transaction state after an InitProducerId, or the error that refuses it."""
     has_expected = request.producer_id != NONE
     expected = request.producer_epoch
     is_first = before.producer_epoch == NONE
@@ -183,7 +183,7 @@ def _judge_init(
 
 
 def fenced(before: Transaction, now_ms: int) -> Transaction:
-    """Return the state that aborts an ongoing transaction under a risen epoch."""
+    """Return the state that aborts an ongoing transaction under the next producer epoch."""
     assert before.state is State.ONGOING, f"fenced: {before}"
     return before._replace(
         state=State.PREPARE_ABORT,
@@ -199,7 +199,7 @@ def fenced(before: Transaction, now_ms: int) -> Transaction:
 
 
 def decide_add(request: rpc.AddTransactionPartitionsRequest, context: Context) -> Decision:
-    """Add partitions to the transaction of a producer; begin the transaction if necessary."""
+    """Add partitions to a producer's transaction, which begins if none is open."""
     before = context.image.ids.get(request.transactional_id)
     response = rpc.AddTransactionPartitionsResponse
     if before is None or not _is_owned(before, request.ownership_epoch):
@@ -229,7 +229,7 @@ def _refuse_producer(before: Transaction, producer_id: int, producer_epoch: int)
 
 
 def named_partitions(topics: Iterable[rpc.TransactionTopic]) -> dict[TopicPartition, str]:
-    """Return the topic names of a request's partitions.
+    """Return the partitions that a request names, with the names of their topics.
 
     A topic's id and number of partitions were checked by the broker.
     """
@@ -265,7 +265,7 @@ def _add(
 
 
 def decide_prove(request: rpc.ProveTransactionRequest, context: Context) -> Decision:
-    """Answer whether partitions are in an ongoing transaction; add them if the request says so."""
+    """Answer whether partitions are in an ongoing transaction, or add them on request."""
     before = context.image.ids.get(request.transactional_id)
     response = rpc.ProveTransactionResponse
     if before is None:
@@ -298,7 +298,7 @@ def decide_prove(request: rpc.ProveTransactionRequest, context: Context) -> Deci
 def proof(
     transaction: Transaction, wanted: Mapping[TopicPartition, str]
 ) -> tuple[int, Mapping[TopicPartition, str]]:
-    """Return the number of the ongoing transaction, and the partitions that are not in it.
+    """Return the number of the ongoing transaction, and the partitions that it lacks.
 
     Without an ongoing transaction the number is -1, and all partitions are missing.
     """
@@ -312,7 +312,7 @@ def proof(
 
 
 def decide_end(request: rpc.EndTransactionRequest, context: Context) -> Decision:
-    """Decide the outcome of a transaction for good, or repeat the answer of the same call."""
+    """Decide to commit or abort a transaction, or repeat the answer to an equal request."""
     before = context.image.ids.get(request.transactional_id)
     response = rpc.EndTransactionResponse
     if before is None or not _is_owned(before, request.ownership_epoch):
@@ -340,7 +340,7 @@ _PREPARE: Final = None
 
 
 def _judge_end(request: rpc.EndTransactionRequest, before: Transaction) -> ErrorCode | None:
-    """Return the answer of an EndTxn that changes nothing, or None if it decides the outcome.
+    """Return the answer to an EndTxn that changes nothing, or None if it ends a transaction.
 
     In TV2 an epoch that is one lower than the present one is the same call again, and the present
     epoch is a new call; in TV1 the epoch does not tell the two apart.
@@ -387,7 +387,7 @@ _OUTCOMES: Final = {
 
 
 def _prepared(request: rpc.EndTransactionRequest, before: Transaction, now_ms: int) -> Transaction:
-    """Return the Prepare state of a transaction; in TV2 the epoch rises."""
+    """Return the Prepare state of a transaction, in TV2 with the next producer epoch."""
     is_open = before.state is State.ONGOING
     after = before._replace(
         state=_OUTCOMES[request.committed].prepared,
@@ -426,7 +426,7 @@ def completed(before: Transaction, now_ms: int) -> Transaction:
 
 
 def decide_complete(transactional_id: str, number: int, context: Context) -> Decision:
-    """End a transaction whose markers are all written; the response is whether it did."""
+    """Complete a transaction whose markers are all written; respond whether it was open."""
     before = context.image.ids.get(transactional_id)
     if before is None or before.number != number or before.state not in PREPARED:
         return Decision((), False)
@@ -441,7 +441,7 @@ def is_timed_out(transaction: Transaction, now_ms: int) -> bool:
 
 
 def decide_timeouts(ids: Iterable[str], context: Context) -> Decision:
-    """Abort the timed-out ones of these transactions; the response is the list of their ids."""
+    """Abort those of these transactions that timed out; respond with the list of their ids."""
     records, aborted = [], []
     for transactional_id in ids:
         before = context.image.ids.get(transactional_id)
@@ -452,13 +452,13 @@ def decide_timeouts(ids: Iterable[str], context: Context) -> Decision:
 
 
 def is_expired(transaction: Transaction, now_ms: int, settings: TransactionSettings) -> bool:
-    """Return whether a transactional id has had no call for longer than ids are kept."""
+    """Return whether a transactional id had no call for longer than its retention time."""
     is_idle = transaction.touched_at_ms + settings.id_expiration_ms <= now_ms
     return is_idle and transaction.state not in OPEN
 
 
 def decide_expiry(ids: Iterable[str], context: Context) -> Decision:
-    """Remove the expired ones of these transactional ids; the response is their number."""
+    """Remove those of these transactional ids that expired; respond with their number."""
     records = [
         TransactionalIdRemovedRecord(transactional_id=transactional_id, reason=EXPIRED)
         for transactional_id in ids
@@ -474,7 +474,7 @@ def decide_expiry(ids: Iterable[str], context: Context) -> Decision:
 def describe(
     request: rpc.DescribeTransactionalIdsRequest, image: TransactionsImage
 ) -> rpc.DescribeTransactionalIdsResponse:
-    """Return the states of the transactional ids that exist."""
+    """Return the states of the requested transactional ids that exist."""
     response = rpc.DescribeTransactionalIdsResponse
     found = ((name, image.ids.get(name)) for name in dict.fromkeys(request.transactional_ids))
     return response(
@@ -501,7 +501,7 @@ def describe(
 def check(
     request: rpc.CheckTransactionRequest, image: TransactionsImage
 ) -> rpc.CheckTransactionResponse:
-    """Return INVALID_TXN_STATE if this transaction of a producer id is not ended."""
+    """Return INVALID_TXN_STATE unless the requested transaction has ended."""
     name = image.by_producer.get(request.producer_id)
     transaction = None if name is None else image.ids[name]
     is_open = (

@@ -77,7 +77,7 @@ class PendingTransactions:
         self.end_offset = Offset(offset + 1)
 
     def drop(self) -> None:
-        """Discard all proposed records and return to the applied image."""
+        """Discard all proposed records and return to the applied image of transactional ids."""
         self._image, self._edit = self._machine.image, None
         self.end_offset = self._machine.applied.offset
 
@@ -89,7 +89,7 @@ class PendingTransactions:
         return self._image
 
     def settle(self) -> None:
-        """Return to the applied image once it has every proposed record."""
+        """Return to the applied image of transactional ids once it has every proposed record."""
         if self._machine.applied.offset == self.end_offset:
             self.drop()
 
@@ -177,7 +177,7 @@ class TransactionLog:
             self._waiting.append((offset, on_done))
 
     def _deliver(self) -> None:
-        """Deliver the markers of all transactions whose Prepare state is new in the image."""
+        """Begin to deliver the markers of transactions that are newly in a Prepare state."""
         if not self._leads:
             return
         image, before = self.machine.image, self._delivered
@@ -186,7 +186,7 @@ class TransactionLog:
             self.delivery.add(transactional_id, image.ids[transactional_id])
 
     def _complete(self, transactional_id: str, number: int) -> None:
-        """Propose the Complete state of a transaction whose markers are done.
+        """Propose the Complete state of a transaction whose markers are all written.
 
         If leadership is lost, the next leader delivers the markers again.
         """
@@ -234,7 +234,7 @@ class TransactionLog:
     # --- passes over the ids ------------------------------------------------------------------
 
     def abort_timed_out(self, done: Callable[[int], None] = lambda _: None) -> None:
-        """Abort the transactions that are older than their timeouts; call `done` with their number.
+        """Abort the transactions that exceed their timeouts; call `done` with their number.
 
         A node that does not lead writes nothing.
         """
@@ -249,7 +249,7 @@ class TransactionLog:
         _Pass(self, names, decide.is_timed_out, decide.decide_timeouts, count, done).step()
 
     def remove_expired(self, done: Callable[[int], None] = lambda _: None) -> None:
-        """Remove the ids without recent calls; call `done` with their number."""
+        """Remove expired transactional ids; call `done` with their number."""
 
         def is_due(transaction: Transaction, now_ms: int) -> bool:
             return decide.is_expired(transaction, now_ms, self.settings)
@@ -279,7 +279,7 @@ class _Pass:
         self._total = 0
 
     def step(self) -> None:
-        """Scan the next ids, and propose what is due for them."""
+        """Scan the next few transactional ids, and propose the changes that are due for them."""
         owner = self._owner
         names = list(islice(self._names, PASS_SLICE))
         if not names or owner.proposer.epoch is None:

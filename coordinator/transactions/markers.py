@@ -65,7 +65,7 @@ class Places(Protocol):
         """Return the batch coordinator of a partition, or None if the image lacks the partition."""
 
     def offset(self) -> int:
-        """Return the offset of the image of the cluster log, exclusive."""
+        """Return the exclusive end offset of the cluster image."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class MarkerDelivery:
         call_later: Callable[[int, Callable[[], None]], object],
         complete: Callable[[str, int], None],
     ) -> None:
-        """Create a delivery without markers.
+        """Create a delivery of transaction markers with no marker to deliver.
 
         Args:  send: sends rows to a destination once, and calls back with the outcome.
                call_later: calls a function after a delay in ms.
@@ -122,7 +122,7 @@ class MarkerDelivery:
 
     @property
     def transactions(self) -> int:
-        """Return the number of transactions whose markers are not all done."""
+        """Return the number of transactions with undelivered markers."""
         return len(self._endings)
 
     def end(self) -> None:
@@ -156,7 +156,7 @@ class MarkerDelivery:
                 self._place(row, transaction.metadata_offset)
 
     def complete_later(self, transactional_id: str, number: int) -> None:
-        """Call `complete` again after a pause, because the log did not take its record."""
+        """Call `complete` again after a pause, because the log refused the Complete record."""
         at = self._round
         self._call_later(
             LAST_PAUSE_MS,
@@ -164,7 +164,7 @@ class MarkerDelivery:
         )
 
     def places_changed(self) -> None:
-        """Look again for the places of markers, because the image of the cluster has changed."""
+        """Look up the markers' destinations again, because the cluster image has changed."""
         lost, self._lost = self._lost, []
         for row, metadata_offset in lost:
             self._place(row, metadata_offset)
@@ -183,7 +183,7 @@ class MarkerDelivery:
         self._next(destination)
 
     def _next(self, destination: int) -> None:
-        """Send the waiting rows of a destination that is not busy, after other work of this turn.
+        """Send waiting markers to a destination without a request in flight, in a later turn.
 
         Source: rows of one turn go in one request.
         """
@@ -209,7 +209,7 @@ class MarkerDelivery:
     def _on_answer(
         self, destination: int, rows: Sequence[Row], codes: Sequence[int] | None
     ) -> None:
-        """Note the done rows; send the others again, where the partition lives by then."""
+        """Record the written markers, and send the others again to their current destinations."""
         found = self._destinations[destination]
         again = list(rows)
         if codes is not None and len(codes) == len(rows):
@@ -230,7 +230,7 @@ class MarkerDelivery:
         )
 
     def _note_refusals(self, codes: Iterable[int]) -> None:
-        """Count and log codes that a repetition will not change; the markers are repeated still."""
+        """Count and log error codes that repetition is unlikely to change; markers are repeated."""
         refused = [
             code
             for code in codes
@@ -241,7 +241,7 @@ class MarkerDelivery:
             log.error("action=write_markers refused=%d code=%d", len(refused), refused[0])
 
     def _repeat(self, destination: int, rows: Sequence[Row]) -> None:
-        """Queue rows again after a pause; their partitions may live elsewhere by now."""
+        """Queue markers again after a pause, for the current destinations of their partitions."""
         self._destinations[destination].is_busy = False
         for row in rows:
             if destination == GROUP_LOG:
@@ -271,7 +271,7 @@ class MarkerDelivery:
 def coordinator_request(
     destination: int, rows: Sequence[Row], coordinator_epoch: int
 ) -> rpc.WriteTransactionMarkersRequest:
-    """Build the request that delivers rows to a batch coordinator."""
+    """Build the request that delivers markers to a batch coordinator."""
     topics = {topic_id: at for at, topic_id in enumerate(dict.fromkeys(r.topic_id for r in rows))}
     return rpc.WriteTransactionMarkersRequest(
         coordinator_partition=destination,

@@ -84,18 +84,18 @@ class Transaction(NamedTuple):
 
     @property
     def is_exhausted(self) -> bool:
-        """Return whether the producer id has no further epoch for a producer."""
+        """Return whether the producer id has reached the last epoch that a producer may have."""
         return self.producer_epoch >= LAST_EPOCH
 
     @property
     def record_count(self) -> int:
-        """Return the number of records that the id has in a checkpoint."""
+        """Return the number of records that a checkpoint has for the transactional id."""
         records_of_partitions = -(-len(self.partitions) // RECORD_PARTITIONS)
         return 1 + (self.updated_at_ms != NONE) + records_of_partitions
 
     @property
     def touched_at_ms(self) -> int:
-        """Return when the id was last acquired or changed, in ms since 1970."""
+        """Return when the transactional id was last acquired or changed, in ms since 1970."""
         return max(self.acquired_at_ms, self.updated_at_ms)
 
 
@@ -215,7 +215,7 @@ class TransactionsEdit:
         self._set(record.transactional_id, after)
 
     def _set(self, transactional_id: str, after: Transaction | None) -> None:
-        """Store or remove an id, and keep the indices and counts of records."""
+        """Store or remove a transactional id, and update the indexes and counts of records."""
         before = self._ids.get(transactional_id)
         if before is None and after is None:
             self.contradictions += 1

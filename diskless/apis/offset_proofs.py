@@ -43,7 +43,7 @@ class Proof(NamedTuple):
 
 
 def group_log_topic(image: MetadataImage) -> rpc.TransactionTopic | None:
-    """Return the group log as a partition of a transaction; None if the image lacks it."""
+    """Return the group log's partition for a transaction; None if the cluster image lacks it."""
     topic_id = image.topic_ids.get(CONSUMER_OFFSETS)
     if topic_id is None:
         return None
@@ -57,7 +57,7 @@ async def prove_offsets(
     image: MetadataImage,
     ask_log: AskLog,
 ) -> Proof:
-    """Prove that a TxnOffsetCommit is of an ongoing transaction that has the group log."""
+    """Prove that a TxnOffsetCommit belongs to an ongoing transaction with the group log."""
     topic = group_log_topic(image)
     if topic is None:
         return Proof(ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
@@ -78,7 +78,7 @@ async def prove_offsets(
 
 
 async def _ask(question: rpc.ProveTransactionRequest, ask_log: AskLog) -> Response | Failure:
-    """Ask for a proof; if it adds the group log, wait while a former transaction is ending."""
+    """Request a proof; if it adds the group log, wait while an earlier transaction is ending."""
     for _ in range(ATTEMPTS - 1):
         answer = await ask_log(question)
         is_ending = (

@@ -60,7 +60,7 @@ MERGE_DEFAULTS: Final = MergeSettings()
 
 
 def expires_before(retention_ms: int, now_ms: int) -> int | None:
-    """Return the timestamp below which retention takes records soon; None without a limit.
+    """Return the timestamp below which retention soon deletes records; None without a limit.
 
     Args:    retention_ms: -1: no limit.
     """

@@ -342,7 +342,7 @@ def _final_batches(run: Run, data: memoryview) -> list[Batch]:
 
 
 def _cut(run: Run, batches: Sequence[Batch], first_offset: int) -> tuple[FinalRun, list[Batch]]:
-    """Divide a run at the log start into a run without records and the batches that are left.
+    """Divide a run at the log start into a run without records, and the remaining batches.
 
     The first run stands for the deleted records. It ends below the log start, so the coordinator
     has it die at once: merging keeps the number of records and deletes their bytes.

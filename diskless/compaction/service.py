@@ -316,7 +316,7 @@ class Rewriting:
                 yield PartitionRuns(*partition.name, sound, expires_before_ms, deleted_before)
 
     def _live_damages(self, name: tuple[UUID, int], runs: list[Run]) -> set[tuple[int, str]]:
-        """Return a partition's known damaged runs that are not to be read again yet.
+        """Return a partition's known damaged runs whose next read is not due yet.
 
         Forgets those that are not live any more.
         """
@@ -331,7 +331,7 @@ class Rewriting:
         return {damaged for damaged, retry_at in live.items() if now < retry_at}
 
     def _deleted_before(self, coordinator: int, partition: _Partition, runs: Sequence[Run]) -> int:
-        """Return the log start if it is in the first run and the older bytes must be gone, or 0.
+        """Return the log start if deleted bytes below it are overdue for removal, else 0.
 
         A first run that this broker has not seen before has a log start that may be old.
         """

@@ -75,12 +75,12 @@ class _Stream:
 
     @property
     def ahead_bytes(self) -> int:
-        """Return the bytes of the runs that were read ahead and not reached yet."""
+        """Return the bytes of the runs that were read ahead but not fetched yet."""
         return sum(run.size_bytes for run in self.ahead)
 
     @property
     def next_offset(self) -> int:
-        """Return the first offset that was neither found nor read ahead."""
+        """Return the first offset that was neither fetched nor read ahead."""
         return max(self.end_offset, self.ahead[-1].last_offset + 1 if self.ahead else 0)
 
 
@@ -88,7 +88,7 @@ class ReadAhead:
     """Reads ahead for the consumers of one broker. Belongs to the event loop."""
 
     def __init__(self, cache: ObjectCache, settings: ReadAheadSettings) -> None:
-        """Prepare to read runs ahead into this cache."""
+        """Prepare to read runs of batches ahead into this cache."""
         self.counters = ReadAheadCounters()
         self.pending_bytes = 0  # read ahead, not reached yet
         self._cache = cache
@@ -107,7 +107,7 @@ class ReadAhead:
         high_watermark: int,
         look_up: LookUp,
     ) -> None:
-        """Take note of a Fetch, and read ahead if it continues an earlier one.
+        """Record a Fetch, and read ahead if the Fetch continues an earlier Fetch.
 
         Args:    partition: topic id and index.
                  runs: that were found for the Fetch, at least one.
@@ -130,7 +130,7 @@ class ReadAhead:
             self._start(self._refill(stream, look_up))
 
     async def close(self) -> None:
-        """Cancel all reads, and forget all streams."""
+        """Cancel all reads in progress, and drop all streams of Fetches."""
         while self._streams:
             self._drop(next(iter(self._streams)))
         for task in self._tasks:

@@ -203,7 +203,7 @@ class FetchService:
         return None if replica is None else replica.ends(asked.topic_id, asked.partition)
 
     async def close(self) -> None:
-        """Cancel the reads that no Fetch waits for."""
+        """Cancel the reads ahead, which no Fetch waits for."""
         await self.read_ahead.close()
 
     def leave(self) -> None:
@@ -418,7 +418,7 @@ class FetchService:
         return self._response(asked, answer, records)
 
     def _note_read(self, offset: int, answer: _PartitionResult) -> None:
-        """Let the runs behind this answer be read ahead, if the consumer reads sequentially."""
+        """Allow reading ahead of this response's batches if the consumer reads sequentially."""
         asked = answer.asked
         assert asked is not None, f"runs of nothing: {answer}"
 

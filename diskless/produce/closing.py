@@ -176,13 +176,13 @@ class AwaitedRequests:
         self._any_answered = False
 
     def note_answer(self, connection_id: int) -> None:
-        """Expect one more request of a connection, because one of its requests was answered."""
+        """Expect another request of a connection, because one of its requests was answered."""
         if connection_id in self._missing or len(self._missing) < MAX_AWAITED:
             self._missing[connection_id] += 1
             self._any_answered = True
 
     def note_request(self, connection_id: int) -> None:
-        """Expect one request less of this connection, if any is expected."""
+        """Expect one request fewer of a connection that has just sent a request."""
         missing = self._missing.get(connection_id, 0)
         if missing > 1:
             self._missing[connection_id] = missing - 1
@@ -190,13 +190,13 @@ class AwaitedRequests:
             del self._missing[connection_id]
 
     def clear(self) -> None:
-        """Expect no request until the next answer."""
+        """Expect no request of any connection until its next request is answered."""
         self._missing.clear()
         self._any_answered = False
 
     @property
     def have_come(self) -> bool:
-        """Return whether there were answers, and each was followed by another request."""
+        """Return whether requests were answered and each expected request has arrived."""
         return self._any_answered and not self._missing
 
 
@@ -277,11 +277,11 @@ class BufferClosing:
         return [buffer for buffer in self._buffers() if buffer.has_batches]
 
     def _no_more_can_come(self) -> bool:
-        """Return whether producers can be expected to send nothing before they are answered."""
+        """Return whether producers will probably send nothing until they are answered."""
         return self.awaited.have_come and not any(each.is_writing for each in self._buffers())
 
     def _check_by(self, when_s: float) -> None:
-        """Check at this time at the latest whether buffers may close."""
+        """Check at a loop time, or earlier, whether buffers may close."""
         if self._check is not None:
             if self._check_at_s <= when_s:
                 return

@@ -220,7 +220,7 @@ class KafkaClient:
             watch.cancel()
 
     async def _report_quorum_away(self, report: Callable[[str], None]) -> None:
-        """Report an unavailable quorum early: a request that waits for it fails at the timeout."""
+        """Print that the quorum is unavailable while a request still waits for it."""
         await asyncio.sleep(SAY_AFTER_S)
         while (away := await self._quorum_away()) is None:
             await asyncio.sleep(SAY_AFTER_S)

@@ -177,7 +177,7 @@ def _argument(hint: Any) -> ArgumentInfo | None:
 
 @contextmanager
 def secured(file: Path | None) -> Iterator[None]:
-    """Use the security in a file of client properties for all connections of a command."""
+    """Make all connections of a command secure as a file of client properties says."""
     if file is None:
         yield
         return

@@ -154,7 +154,7 @@ def broker_addresses(bootstrap_server: str | None) -> tuple[Endpoint, ...]:
 
 
 def broker_client(addresses: Sequence[Endpoint], timeout_ms: int) -> KafkaClient:
-    """Return a client of brokers that prints on standard error why a command waits for seconds."""
+    """Return a client of brokers that prints the reason for waits of some seconds."""
     client = KafkaClient(addresses, timeout_ms=timeout_ms)
     client.on_wait = still_trying
     return client

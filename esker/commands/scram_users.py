@@ -91,7 +91,7 @@ def _parts(text: str) -> dict[str, str]:
 
 
 def _password(parts: dict[str, str]) -> str:
-    """Return the password that the parts give, or that the file has that they name."""
+    """Return the password of a `--add-scram` value, given directly or in a named file."""
     if ("password" in parts) == ("password-file" in parts):
         raise _wrong("has either password=PASSWORD or password-file=FILE")
     password = parts.get("password", "")

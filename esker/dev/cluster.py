@@ -238,7 +238,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _for_owner(path: str, flags: int) -> int:
-    """Open a new file that only its owner can read: settings may hold passwords."""
+    """Open a new file that only its owner can read, because settings may hold passwords."""
     return os.open(path, flags, 0o600)
 
 

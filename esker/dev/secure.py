@@ -41,7 +41,7 @@ class DevSecurity:
 
 
 def secure(directory: Path) -> DevSecurity:
-    """Return the security of a dev cluster, made at its first use. Raises OSError."""
+    """Return the TLS and SASL files of a dev cluster, creating missing files. Raises OSError."""
     home = directory / SECURITY
     home.mkdir(mode=0o700, exist_ok=True)
     client = home / CLIENT

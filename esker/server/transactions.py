@@ -60,13 +60,13 @@ class ClusterPlaces:
         self.on_change: Callable[[], None] = lambda: None
 
     def on_image(self, image: MetadataImage) -> None:
-        """Use a newer image; a log that is read again produces older ones."""
+        """Store a cluster image, unless the stored image is newer."""
         if image.offset > self.image.offset:
             self.image = image
             self.on_change()
 
     def brokers(self) -> tuple[int, ...] | None:
-        """Return the ids of the unfenced brokers, or None if nothing is known yet."""
+        """Return the ids of the unfenced brokers, or None before the first cluster image."""
         if not self.image.offset:
             return None
         return tuple(broker.broker_id for broker in unfenced_brokers(self.image))
@@ -83,7 +83,7 @@ class ClusterPlaces:
         return int(topic.coordinator(partition))
 
     def offset(self) -> int:
-        """Return the offset of the image of the cluster log, exclusive."""
+        """Return the exclusive end offset of the cluster image."""
         return self.image.offset
 
 
@@ -128,7 +128,7 @@ class MarkerClients:
         self._calls: set[asyncio.Task[None]] = set()
 
     def send(self, destination: int, rows: Sequence[Row], answered: Answered) -> None:
-        """Send rows to a destination, and call `answered` with the outcome."""
+        """Send markers to a destination, and call `answered` with the outcome."""
         call = asyncio.get_running_loop().create_task(self._send(destination, rows, answered))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
@@ -241,7 +241,7 @@ class TransactionLogNodeService(TransactionReplica):
         self._repeat("expire", self._settings.expiry_interval_ms, transactions.remove_expired)
 
     def _repeat(self, name: str, interval_ms: int, act: Callable[[], None]) -> None:
-        """Run a pass over the transactions at each interval, until the log ends."""
+        """Time out and expire transactions at each interval, until the log ends."""
 
         def run() -> None:
             act()

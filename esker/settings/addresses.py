@@ -145,7 +145,7 @@ def _controller(
 
 
 def _further_controller(values: Mapping[str, Any], name: str, given: Mapping[str, str]) -> Place:
-    """Return a controller listener besides the first, to which other nodes may still connect."""
+    """Return a controller listener, other than the first, through which nodes may connect."""
     bind: Endpoint = values["listeners"][name]
     _refuse_strangers(values, name, bind, given)
     return Place(name=name, bind=bind, advertised=bind, protocol=protocol_of(values, name))
@@ -154,7 +154,7 @@ def _further_controller(values: Mapping[str, Any], name: str, given: Mapping[str
 def _refuse_strangers(
     values: Mapping[str, Any], name: str, bind: Endpoint, given: Mapping[str, str]
 ) -> None:
-    """Refuse a controller listener that lets in every host. Raises ConfigError."""
+    """Refuse a controller listener that admits every host unauthenticated. Raises ConfigError."""
     authenticates = _authenticates(given, name, protocol_of(values, name))
     if not is_loopback(bind.host) and not authenticates and not values[INSECURE]:
         raise ConfigError(
@@ -167,7 +167,7 @@ def _refuse_strangers(
 
 
 def _authenticates(given: Mapping[str, str], name: str, protocol: str) -> bool:
-    """Return whether a listener lets in only peers with a validated identity."""
+    """Return whether a listener admits only peers with a validated identity."""
     if protocol == SSL:
         return properties_of(given, name).get("ssl.client.auth") == "required"
     return protocol in (SASL_PLAINTEXT, SASL_SSL)

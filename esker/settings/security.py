@@ -132,7 +132,7 @@ def _of_listener(key: str) -> tuple[str, str]:
 
 
 def check_of_listener(key: str, text: str) -> None:
-    """Check one listener's setting. Raises ValueError."""
+    """Check a security setting of a single listener. Raises ValueError."""
     _, rest = _of_listener(key)
     if rest == JAAS:
         parse_jaas(text)
@@ -145,7 +145,7 @@ def check_of_listener(key: str, text: str) -> None:
 
 
 def properties_of(given: Mapping[str, str], listener: str) -> dict[str, str]:
-    """Return the security settings of one listener as text: its own, before those of all."""
+    """Return a listener's security settings as text; its own override those of all listeners."""
     properties = {key: given[key] for key in OF_LISTENERS if key in given}
     for key, text in given.items():
         if key.startswith(PREFIX):
@@ -170,7 +170,7 @@ def protocol_of(values: Mapping[str, Any], listener: str) -> str:
 def check_listener(
     given: Mapping[str, str], listener: str, protocol: str, *, of_controller: bool
 ) -> None:
-    """Check the security settings of one listener together. Raises ValueError naming the setting.
+    """Check that a listener's security settings agree. Raises ValueError naming the setting.
 
     Files are read when the node starts, not here.
     """
@@ -210,7 +210,7 @@ _MODULES: Final = {
 
 
 def parse_jaas(text: str, *, modules: tuple[str, ...] = (PLAIN,)) -> dict[str, str]:
-    """Return the options of a JAAS line. Raises ValueError, which shows no value.
+    """Return the options in a JAAS line. Raises ValueError, whose text shows no value.
 
     >>> parse_jaas('org.apache.kafka.common.security.plain.PlainLoginModule required a="b c";')
     {'a': 'b c'}

@@ -126,7 +126,7 @@ class Node:
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
-        """Return the controller listener, and the further ones."""
+        """Return all controller listeners of this node, the first one first."""
         return self.listener, *self.further_listeners.values()
 
     # --- start and stop -----------------------------------------------------------------------

@@ -101,7 +101,7 @@ class SaslGate:
         clock: Callable[[], float] | None = None,
         call_later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """Create a listener's gate.
+        """Create the SASL gate of a listener, which serves only authenticated connections.
 
         Args:  handle: handles the requests of authenticated connections.
                max_frame_bytes: the longest frame of an authenticated connection.
@@ -118,7 +118,7 @@ class SaslGate:
         self._call_later = call_later
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
-        """Answer one frame of a connection: of its authentication, or a request behind it.
+        """Answer an authentication frame of a connection, or serve its authenticated request.
 
         Raises:  NetError or RecordError, which closes the connection.
         """
@@ -167,7 +167,7 @@ class SaslGate:
         header: RequestHeader,
         body: Frame,
     ) -> Answer:
-        """Begin an exchange of the requested mechanism, or refuse an unknown one."""
+        """Begin a SASL exchange of the requested mechanism, or refuse an unknown mechanism."""
         request = decode_message(SaslHandshakeRequest, body, header.api_version)
         enabled = tuple(self._mechanisms.enabled)
         again = session.state is State.DONE
@@ -193,7 +193,7 @@ class SaslGate:
         header: RequestHeader | None,
         data: bytes,
     ) -> Answer:
-        """Pass the client's bytes to the exchange, and answer with the server's bytes."""
+        """Pass the client's SASL bytes to the exchange, and answer with the server's bytes."""
         assert session.exchange is not None, "bytes of no exchange"
         try:
             outcome = session.exchange.step(data)
@@ -233,7 +233,7 @@ class SaslGate:
     def _finish(
         self, connection: ServerConnection, session: Authentication, outcome: Authenticated
     ) -> int:
-        """Give the connection its principal, and return the session's lifetime in ms, 0: none."""
+        """Set the connection's principal; return the session's lifetime in ms, 0 if unlimited."""
         self.outcomes[session.mechanism, True] += 1
         session.state, session.exchange = State.DONE, None
         connection.principal = Principal(USER, outcome.user)
@@ -245,7 +245,7 @@ class SaslGate:
     def _refuse(
         self, connection: ServerConnection, session: Authentication, answer: Answer, detail: str
     ) -> Answer:
-        """Answer after a pause, which slows the guessing of passwords, and close the connection."""
+        """Answer an error after a pause, which slows password guessing; close the connection."""
         session.state, session.exchange = State.FAILED, None
         reply = Reply(connection)
 
@@ -263,12 +263,12 @@ class SaslGate:
 
 
 def refuse_handshake() -> SaslHandshakeResponse:
-    """Refuse a SASL handshake on a listener without SASL, or out of its order."""
+    """Refuse a SaslHandshake on a listener without SASL, or at a wrong time."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=())
 
 
 def refuse_authentication() -> SaslAuthenticateResponse:
-    """Refuse a client's SASL bytes on a listener without SASL, or out of their order."""
+    """Refuse a SaslAuthenticate on a listener without SASL, or at a wrong time."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE,
         error_message="SaslAuthenticate request received after successful authentication",
@@ -277,7 +277,7 @@ def refuse_authentication() -> SaslAuthenticateResponse:
 
 
 def announced() -> dict[int, Served]:
-    """Return handlers that announce SASL; the gate answers these requests before them."""
+    """Return handlers that announce the SASL requests, which the gate answers itself."""
     return {
         HANDSHAKE_KEY: Served(0, 1, lambda _c, header, _b: payload(header, refuse_handshake())),
         AUTHENTICATE_KEY: Served(

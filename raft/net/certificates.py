@@ -73,11 +73,11 @@ class Store:
     pem: str = field(default="", repr=False)  # instead of a file
 
     def key(self, name: str) -> str:
-        """Return the property of this store with this last word."""
+        """Return the name of this store's property that ends with a given word."""
         return f"ssl.{self.purpose}.{name}"
 
     def read(self) -> bytes:
-        """Return the bytes of the store. Raises TlsSettingError."""
+        """Return the bytes of the key store or trust store. Raises TlsSettingError."""
         if self.path is None:
             return self.pem.encode()
         try:
@@ -93,7 +93,7 @@ class Store:
         return data
 
     def as_pem(self, data: bytes) -> bytes:
-        """Return PEM text of a store's bytes: as they are, or converted from PKCS12.
+        """Return a store's bytes as PEM text, converted from PKCS12 if necessary.
 
         Raises:  TlsSettingError.
         """
@@ -173,7 +173,7 @@ class TlsSettings:
         )
 
     def context(self, *, server: bool) -> ssl.SSLContext:
-        """Read all files and return a new context. Raises TlsSettingError."""
+        """Read all certificate files and return a new TLS context. Raises TlsSettingError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
         versions = [PROTOCOLS[protocol] for protocol in self.protocols]
         context.minimum_version, context.maximum_version = min(versions), max(versions)
@@ -228,7 +228,7 @@ class TlsSettings:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Return the files that the context is made of."""
+        """Return the paths of the files from which the TLS context is made."""
         stores = (self.keystore, self.truststore)
         return tuple(store.path for store in stores if store is not None and store.path is not None)
 
@@ -273,7 +273,7 @@ class TlsContexts:
         server: bool,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the files and build the first context. Raises TlsSettingError."""
+        """Read the certificate files and build the first TLS context. Raises TlsSettingError."""
         self.settings = settings
         self.failure: str | None = None  # of the last attempt to read changed files
         self.reloads = 0
@@ -286,7 +286,7 @@ class TlsContexts:
         self.expires_at = self._expiry()
 
     def current(self) -> ssl.SSLContext:
-        """Return the newest context, made of changed files if they can be used."""
+        """Return the newest TLS context, rebuilt if its files have changed and are usable."""
         now = self._monotonic()
         if now - self._looked_at < CHECK_S:
             return self._context
@@ -320,7 +320,7 @@ class TlsContexts:
         return Principal(USER, name), certificate.not_valid_after_utc.timestamp()
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Return what changes when one of the files is replaced or written."""
+        """Return the identity and time of each file, which differ after a replacement."""
         seen: list[tuple[int, int, int] | None] = []
         for path in self.settings.files:
             try:
@@ -331,7 +331,7 @@ class TlsContexts:
         return tuple(seen)
 
     def _expiry(self) -> float | None:
-        """Return when the own certificate expires, in Unix seconds, or None without one."""
+        """Return when this node's certificate expires, in Unix seconds, or None without one."""
         store = self.settings.keystore
         if store is None:
             return None
@@ -356,7 +356,7 @@ class PrincipalMapper:
     """Maps a certificate's subject to a name by `ssl.principal.mapping.rules`."""
 
     def __init__(self, rules: str) -> None:
-        """Parse the rules. Raises TlsSettingError.
+        """Parse the rules that map certificate subjects to names. Raises TlsSettingError.
 
         >>> PrincipalMapper("RULE:^CN=([^,]*),.*$/$1/L,DEFAULT").name("CN=Alice,O=x")
         'alice'
@@ -382,7 +382,7 @@ class PrincipalMapper:
                 at += 1
 
     def name(self, subject: str) -> str:
-        """Return the name that the first matching rule gives. Raises ValueError without one."""
+        """Return the name that the first rule matching a subject gives. Raises ValueError."""
         for rule in self._rules:
             if rule is None:
                 return subject

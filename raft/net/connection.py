@@ -255,7 +255,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def allow_frames(self, max_frame_bytes: int) -> None:
-        """Change the longest request that the peer may send from now on."""
+        """Change the maximum size of the peer's later requests."""
         self._reader.limit(max_frame_bytes)
 
     def pause_reading(self) -> None:

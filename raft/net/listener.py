@@ -105,7 +105,7 @@ class Listener:
         self._schedule_sweep()
 
     def _accept(self) -> ServerConnection | ServerTls:
-        """Return the protocol of an accepted connection."""
+        """Return the asyncio protocol object of an accepted connection."""
         handle = self.handle if self.gate is None else self.gate.handle
         connection = ServerConnection(self._shared, handle)
         if self.gate is not None:
@@ -118,7 +118,7 @@ class Listener:
         )
 
     def _on_handshake(self, side: ServerTls) -> None:
-        """Give a connection the identity in its peer's certificate.
+        """Set a connection's principal from the certificate of its peer.
 
         Raises:  ValueError if no mapping rule applies to it.
         """

@@ -52,7 +52,7 @@ class ServerExchange(Protocol):
     """The server's side of one authentication."""
 
     def step(self, data: bytes) -> Challenge | Authenticated:
-        """Take the client's next bytes. Raises SaslError."""
+        """Process the client's next SASL bytes, and return the server's. Raises SaslError."""
 
 
 FindCredential = Callable[[str, str], ScramCredential | None]
@@ -69,7 +69,7 @@ class ServerMechanisms:
     unknown_salt_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     def begin(self, mechanism: str) -> ServerExchange:
-        """Begin an exchange of an enabled mechanism."""
+        """Begin a SASL exchange of an enabled mechanism."""
         assert mechanism in self.enabled, f"{mechanism} is not enabled"
         if mechanism == PLAIN:
             return _PlainServer(self.plain_users)
@@ -81,7 +81,7 @@ class _PlainServer:
         self._users = users
 
     def step(self, data: bytes) -> Authenticated:
-        """Verify a user and password. Raises SaslError."""
+        """Verify the user and password in a PLAIN message. Raises SaslError."""
         parts = bytes(data).split(b"\0")
         failed = "Authentication failed: Invalid username or password"
         if len(parts) != 3 or not parts[1] or not parts[2] or len(parts[1]) > 4 * MAX_NAME:
@@ -112,7 +112,7 @@ class _ScramExchange:
         self._begun = False
 
     def step(self, data: bytes) -> Challenge | Authenticated:
-        """Take the client's first or final message. Raises SaslError."""
+        """Process the client's first or final SCRAM message. Raises SaslError."""
         try:
             if not self._begun:
                 self._begun = True
@@ -141,14 +141,14 @@ class ClientExchange(Protocol):
     """The client's side of one authentication."""
 
     def step(self, data: bytes | None) -> bytes | None:
-        """Take the server's bytes (None at first); return the next ones, or None at the end.
+        """Process the server's SASL bytes (None at first); return the client's, None at the end.
 
         Raises SaslError if the server does not prove its own identity.
         """
 
 
 def client_exchange(credentials: Credentials) -> ClientExchange:
-    """Begin an authentication of a client."""
+    """Begin the client side of a SASL authentication."""
     if credentials.mechanism == PLAIN:
         return _PlainClient(credentials)
     return _ScramClientExchange(credentials)
@@ -159,7 +159,7 @@ class _PlainClient:
         self._credentials = credentials
 
     def step(self, data: bytes | None) -> bytes | None:
-        """Return the user and password at first, and None at the end."""
+        """Return the PLAIN message with user and password at first, and None at the end."""
         if data is not None:
             return None
         return f"\0{self._credentials.user}\0{self._credentials.password}".encode()
@@ -173,7 +173,7 @@ class _ScramClientExchange:
         self._steps = 0
 
     def step(self, data: bytes | None) -> bytes | None:
-        """Return the first message, then the proof, then None. Raises SaslError."""
+        """Return the SCRAM client's first message, then its proof, then None. Raises SaslError."""
         self._steps += 1
         try:
             if self._steps == 1 or data is None:

@@ -44,11 +44,11 @@ class ScramHash:
     algorithm: str
 
     def hmac(self, key: bytes, data: bytes) -> bytes:
-        """Return the keyed digest of `data`."""
+        """Return the HMAC of `data` under a key."""
         return hmac.digest(key, data, self.algorithm)
 
     def hash(self, data: bytes) -> bytes:
-        """Return the digest of `data`."""
+        """Return the hash of `data`."""
         return hashlib.new(self.algorithm, data).digest()
 
     @property
@@ -57,11 +57,11 @@ class ScramHash:
         return hashlib.new(self.algorithm).digest_size
 
     def salt_password(self, password: str, salt: bytes, iterations: int) -> bytes:
-        """Return the salted password; takes milliseconds of CPU."""
+        """Return the salted password, whose computation takes milliseconds of CPU."""
         return hashlib.pbkdf2_hmac(self.algorithm, password.encode(), salt, iterations)
 
     def credential(self, salted_password: bytes, salt: bytes, iterations: int) -> ScramCredential:
-        """Return the verifier of a salted password."""
+        """Return the SCRAM verifier that a server stores for a salted password."""
         client_key = self.hmac(salted_password, b"Client Key")
         return ScramCredential(
             salt=salt,
@@ -98,7 +98,7 @@ class ScramServer:
         unknown_salt_key: bytes,
         nonce: Callable[[], str] = lambda: secrets.token_urlsafe(24),
     ) -> None:
-        """Create an exchange.
+        """Create the server side of a SCRAM exchange.
 
         Args:  find: returns a user's verifier, or None for an unknown user.
                unknown_salt_key: the secret from which an unknown user's salt is invented.
@@ -114,7 +114,7 @@ class ScramServer:
         self._gs2 = ""
 
     def first(self, message: bytes) -> bytes:
-        """Take the client's first message, and return the server's. Raises ScramError."""
+        """Process the client's first message, and return the server's. Raises ScramError."""
         text = _text(message)
         header = next((h for h in _GS2_HEADERS if text.startswith(h)), None)
         if header is None:
@@ -185,7 +185,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, message: bytes) -> bytes:
-        """Answer the server's first message with the proof. Raises ScramError."""
+        """Return the client's proof for the server's first message. Raises ScramError."""
         text = _text(message)
         attributes = _attributes(text)
         if list(attributes)[:3] != ["r", "s", "i"]:
@@ -208,7 +208,7 @@ class ScramClient:
         return f"{without_proof},p={_b64(proof)}".encode()
 
     def verify(self, message: bytes) -> None:
-        """Check that the server knows the verifier, too. Raises ScramError."""
+        """Check the server's signature, which proves the server's identity. Raises ScramError."""
         text = _text(message)
         if not text.startswith("v=") or not hmac.compare_digest(
             _unb64(text[2:].partition(",")[0]), self._server_signature
@@ -226,7 +226,7 @@ def _text(message: bytes) -> str:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Split `a=..,b=..` in its order. Raises ScramError for a part without `=`, or named twice."""
+    """Split `a=..,b=..` into attributes. Raises ScramError for a malformed or repeated one."""
     found: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")

@@ -62,7 +62,7 @@ def use_outgoing(security: OutgoingSecurity | None) -> None:
 
 @contextmanager
 def outgoing(security: OutgoingSecurity | None) -> Iterator[None]:
-    """Use a security for the connections that this process opens until the body ends."""
+    """Use this security for connections that the process opens in a `with` block."""
     before = outgoing_security()
     use_outgoing(security)
     try:

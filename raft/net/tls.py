@@ -63,7 +63,7 @@ class Handshakes:
         report: Callable[[ServerTls, Reason, str], None],
         connections: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Create the bounds of one listener.
+        """Create the limits on concurrent TLS handshakes of one listener.
 
         Args:  report: called once for each connection that ends before its handshake is done.
                connections: the listener's connections whose handshakes are done.
@@ -109,7 +109,7 @@ class Handshakes:
             connection.fail(Reason.SHUTDOWN, "")
 
     def _admit(self) -> None:
-        """Start the waiting handshakes that the rate allows, and come back for the rest."""
+        """Start waiting handshakes up to the rate limit, and schedule the next start."""
         loop, rate = asyncio.get_running_loop(), self._limits.max_handshakes_per_second
         now = loop.time()
         self._left = min(float(rate), self._left + (now - self._refilled_at) * rate)
@@ -138,7 +138,7 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
         arena: Arena,
         on_established: Callable[[ServerTls], None],
     ) -> None:
-        """Create the TLS of one connection.
+        """Create the TLS layer of one connection.
 
         Args:  on_established: called before the connection begins; a ValueError refuses the peer.
         """
@@ -159,7 +159,7 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
     # --- the socket's protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the accepted socket, and ask for a turn to shake hands."""
+        """Store the accepted socket's transport, and queue the connection's handshake."""
         self._socket = transport  # type: ignore[assignment]  # uvloop's is none by inheritance
         self.application.peer = peer_name(transport)
         self._handshakes.add(self)
@@ -201,12 +201,12 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
     # --- the handshake
 
     def shake_hands(self) -> None:
-        """Begin the handshake, with the certificate that is newest now."""
+        """Begin the TLS handshake with this node's newest certificate."""
         self._tls = self._context().wrap_bio(self._received, self._unsent, server_side=True)
         self._continue_handshake()
 
     def fail(self, reason: Reason, detail: str) -> None:
-        """Abort a connection whose handshake is not done, and report the reason."""
+        """Abort a connection before the end of its handshake, and report the reason."""
         if self._ended:
             return
         self._ended = True
@@ -237,7 +237,7 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
     # --- decrypting and encrypting
 
     def _deliver(self) -> None:
-        """Decrypt what has arrived into the connection's buffer, as long as it reads."""
+        """Decrypt received bytes into the connection's buffer while the connection reads."""
         self._delivery_due = False
         application, tls = self.application, self._tls
         assert tls is not None
@@ -334,7 +334,7 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
 
 
 def explain(error: Exception) -> str:
-    """Return the reason of a failed handshake in one line, as OpenSSL says it."""
+    """Return OpenSSL's reason for a failed handshake in one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:

@@ -76,7 +76,7 @@ class Outcome:
     unanswered: str | None = None  # why applying stopped
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Add one finished merge, as a line of the journal has it."""
+        """Add one finished merge, read from a line of the journal."""
         self.done.add(int(entry["merge"]))
         self.old_runs += int(entry["old_runs"])
         self.new_runs += int(entry["new_runs"])
@@ -185,7 +185,7 @@ async def _apply_window(
     outcome: Outcome,
     progress: Callable[[int], None],
 ) -> None:
-    """Rewrite some merges under one lease, and have their runs replaced.
+    """Rewrite the objects of some merges under one lease, and replace their runs.
 
     Raises:  CoordinatorError, RewriteRefusedError without a lease; what the engine raises.
     """
@@ -224,7 +224,7 @@ async def _replace(
     journal: Journal,
     outcome: Outcome,
 ) -> None:
-    """Have a merged object's runs replaced, and journal what was replaced and what is left."""
+    """Replace the runs of a merged object, and journal the replaced and refused ranges."""
     if result.error is not None:
         outcome.failed[merge.number] = result.error
         return
@@ -253,7 +253,7 @@ async def _replace(
 
 
 def _unread(sources: Sequence[Source], result: Rewritten) -> Iterable[Left]:
-    """Yield the ranges that begin with a run which could not be read."""
+    """Yield the ranges that begin with an unreadable run."""
     for damage in result.damages:
         for source in sources:
             if (source.topic_id, source.partition) != (damage.topic_id, damage.partition):
@@ -267,7 +267,7 @@ def _unread(sources: Sequence[Source], result: Rewritten) -> Iterable[Left]:
 
 
 def _refused(refused: Iterable[tuple[RewrittenRange, int]]) -> Iterable[Left]:
-    """Yield the ranges that the coordinator did not replace."""
+    """Yield the ranges that the coordinator refused to replace."""
     for each, code in refused:
         topic_id, first = encode_uuid(each.topic_id), each.old_runs[0].base_offset
         yield Left(topic_id, each.partition, first, len(each.old_runs), int(code))

@@ -109,13 +109,13 @@ class MergePlan:
         return int(self.file.end["merges"])
 
     def keys(self, coordinator: int) -> ObjectKeys:
-        """Return the keys of one coordinator's objects."""
+        """Return the object keys of one coordinator."""
         return ObjectKeys(
             prefix=self.prefix, cluster_id=self.cluster_id, coordinator_partition=coordinator
         )
 
     def merges(self) -> Iterator[PlannedMerge]:
-        """Yield the plan's merges, those of one coordinator together.
+        """Yield the plan's merges, grouped by coordinator.
 
         Raises:  OSError.
         """
@@ -174,7 +174,7 @@ class _Totals:
         }  # fmt: skip
 
     def takes(self, merge: Merge) -> bool:
-        """Count a merge; return False if the plan would exceed its bytes."""
+        """Count a merge and return True, or return False if the plan would exceed its bytes."""
         counts, limit = self.counts, self._max_bytes
         if limit is not None and counts["merges"] and counts["bytes"] + merge.size_bytes > limit:
             counts["left_merges"] += 1
@@ -232,7 +232,7 @@ def _sparse_objects(state: LogState) -> Numbers:
 
 
 def _choose_runs(state: LogState, sparse: Numbers) -> tuple[Mask, int]:
-    """Return a mask of the runs that may be worth merging, and how many of those are left out."""
+    """Return a mask of runs that may be worth merging, and the number of excess runs."""
     objects, kinds = _numbers(state, "object_id"), _numbers(state, "object_format")
     is_small = (kinds == FINAL) & (_numbers(state, "byte_size") < SMALL_RUN_BYTES)
     chosen = (kinds == APPENDED) | is_small | ((kinds == FINAL) & np.isin(objects, sparse))

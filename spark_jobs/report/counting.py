@@ -368,7 +368,7 @@ def _objects(columns: Numbers) -> _Objects:
 
 
 def count_rewritten(job: Counting, log: int, found: CoordinatorLog) -> pa.Table:
-    """Count the objects that rewriters filled, by the runs in them that were not replaced since.
+    """Count rewritten objects by the runs in them that were not replaced later.
 
     Args:    found: with all records of the log that say which runs were replaced.
     """
@@ -390,7 +390,7 @@ def count_rewritten(job: Counting, log: int, found: CoordinatorLog) -> pa.Table:
 
 
 def _count_whole(job: Counting, log: int, objects: _Objects, runs: _Runs) -> Iterator[pa.Table]:
-    """Count objects of which only the size is known; as much of it as a footer has is framing."""
+    """Count objects of known size, and subtract the estimated size of footers."""
     count = len(objects.ids)
     partitions, _ = _pairs(runs.place, runs.topic << 32 | runs.partition)
     footers = FOOTER_BYTES + ENTRY_BYTES * np.bincount(partitions[0], minlength=count)

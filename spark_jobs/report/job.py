@@ -134,7 +134,7 @@ def _rewritten_logs(first: pa.Table) -> list[int]:
 
 
 def _replacements(work: Sequence[Work], number: int) -> CoordinatorLog:
-    """Fold the records of one coordinator's log that replace runs.
+    """Collect the replaced runs from the records of one coordinator's log.
 
     Why here: of two replacements of one range the later one counts, so pieces cannot be read apart.
     """

@@ -97,7 +97,7 @@ class StateSpan:
     is_checkpoint: bool = False
 
     def within(self, lowest: int, highest: int) -> Span | None:
-        """Raise NotImplementedError, because a state is not divided."""
+        """Raise NotImplementedError, because a whole state cannot be divided by offsets."""
         raise NotImplementedError(f"{lowest} to {highest} of a state")
 
     def values(self) -> Iterator[tuple[LogPosition, Buffer]]:

@@ -168,7 +168,7 @@ def _digests(engine: Engine, kept: DigestCache, found: Survey) -> list[list[Dige
 def _merge_replaced(
     engine: Engine, kept: DigestCache, found: Survey, digests: list[list[Digest]]
 ) -> tuple[Survey, list[list[Digest]]]:
-    """Make one piece, of the live runs, of each log in which runs were replaced."""
+    """Merge the pieces of each log with replaced runs into one piece of its live runs."""
     replaced = [
         i for i, of_log in enumerate(digests) if any(digest.has_replacements for digest in of_log)
     ]

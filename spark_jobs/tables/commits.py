@@ -119,7 +119,7 @@ OBJECT_SCHEMA: Final = pa.schema(
 
 
 def made_up(index: int, rows: int) -> bytes:
-    """Return the bytes of an optional column that a record of `rows` batches leaves out."""
+    """Return default bytes for an optional column that a record of `rows` batches omits."""
     byte = b"\xff" if index == TRANSACTION_NUMBERS else b"\0"  # -1 is all ones
     return byte * (rows * WIDTHS[index])
 
@@ -195,7 +195,7 @@ class CommitColumns:
         return np.frombuffer(b"".join(self._parts[index]), f">i{width}").astype(f"=i{width}")
 
     def _batch_column(self, index: int) -> pa.Array:
-        """Return one value for each batch, null for the number of a batch without a transaction."""
+        """Return one value for each batch, with null for a batch outside of any transaction."""
         values = self._column(index)
         return pa.array(values, mask=values < 0 if index == TRANSACTION_NUMBERS else None)
 

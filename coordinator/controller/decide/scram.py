@@ -85,7 +85,7 @@ def _answer(
 
 
 def _record(change: _Deletion | _Upsertion, image: MetadataImage) -> MetadataRecord:
-    """Return the record of one change. Raises RefusedError."""
+    """Return the metadata record of one change of SCRAM credentials. Raises RefusedError."""
     unacceptable = ErrorCode.UNACCEPTABLE_CREDENTIAL
     if not change.name:
         raise RefusedError(unacceptable, "Username must not be empty")

@@ -184,7 +184,7 @@ def apply(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
-    """Merge the objects of a plan; coordinators refuse ranges that have changed since it was made.
+    """Merge the objects of a plan; coordinators refuse ranges that have changed meanwhile.
 
     Finished merges are written to a journal beside the plan: if interrupted, run the same command
     again. Nothing is deleted here: brokers delete objects that no run refers to any more.

@@ -57,7 +57,7 @@ def plan_lines(made: MergePlan) -> Iterator[str]:
 
 
 def _gets(made: MergePlan) -> str:
-    """Return a line with the GETs per MiB of a consumer of everything, now and merged."""
+    """Return a line with the GETs per MiB of a consumer of all partitions, now and merged."""
     end = made.file.end
     mib = max(1, end["live_bytes"]) / MIB
     merged = end["live_runs"] - end["saved_runs"]
@@ -92,7 +92,7 @@ def plan_json(made: MergePlan) -> dict[str, Any]:
 
 
 def outcome_lines(made: MergePlan, outcome: Outcome) -> Iterator[str]:
-    """Yield the lines that describe how far a plan of merges is applied, and what is left."""
+    """Yield the lines that describe the applied and the remaining part of a plan of merges."""
     yield (
         f"{len(outcome.done)} of {made.merge_count} merges done: {outcome.old_runs} runs became "
         f"{outcome.new_runs}; {outcome.read_bytes} bytes read, {outcome.written_bytes} written"

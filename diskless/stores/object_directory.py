@@ -17,6 +17,7 @@ import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +52,7 @@ class ObjectDirectory:
         self._files = files or RealFileSystem()
         self._creates_root = creates_root
         self._creating = threading.Lock()
+        self._durable: set[Path] = set()  # directories whose names are known to be durable
 
     def path(self, key: str) -> Path:
         """Return the path of an object's file.
@@ -91,18 +93,26 @@ class ObjectDirectory:
     def _make_directory(self, directory: Path) -> None:
         """Create a directory below the root, and its missing parents, durably.
 
-        Creates the root itself only if `creates_root` was set.
+        Creates the root itself only if `creates_root` was set. All are created before the first is
+        made durable: a journal then writes them together. A directory that exists already may be
+        left from a process that died before it was durable, so it is made durable once, too.
         """
         with self._creating:
-            self._make_missing(directory)
-
-    def _make_missing(self, directory: Path) -> None:
-        if directory.is_dir() or (directory == self.root and not self._creates_root):
-            return
-        self._make_missing(directory.parent)
-        with contextlib.suppress(FileExistsError):  # opening reports a file in its place
-            directory.mkdir()
-            self._files.fsync_directory(directory.parent)
+            if directory.is_dir() and directory in self._durable:
+                return
+            if self._creates_root:
+                self._files.make_directory(self.root)
+            path = (directory, *directory.parents)
+            below_root = list(takewhile(lambda each: each != self.root, path))
+            made = set()
+            for each in reversed(below_root):
+                with contextlib.suppress(FileExistsError):  # opening reports a file in its place
+                    each.mkdir()
+                    made.add(each)
+            for each in below_root:
+                if each in made or each not in self._durable:
+                    self._files.fsync_directory(each.parent)
+            self._durable.update(below_root)
 
     def holds(self, key: str, data: bytes) -> bool:
         """Return whether the object with this key consists of these bytes."""

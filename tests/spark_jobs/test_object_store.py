@@ -64,10 +64,25 @@ def test_the_directory_store_of_jobs_flushes_new_directories_before_it_writes_ob
     flushed: list[Path] = []
     monkeypatch.setattr(RealFileSystem, "fsync_directory", lambda _, path: flushed.append(path))
     store = open_store(str(tmp_path))
+    manifest = tmp_path / "manifest"
     store.write("manifest/a-0/1", b"")
-    assert flushed == [tmp_path, tmp_path / "manifest", tmp_path / "manifest" / "a-0"]
+    assert flushed == [manifest, tmp_path, manifest / "a-0"]
     store.write("manifest/a-0/2", b"")
-    assert flushed[3:] == [tmp_path / "manifest" / "a-0"]
+    assert flushed[3:] == [manifest / "a-0"]
+    store.write("manifest/a-1/1", b"")
+    assert flushed[4:] == [manifest, manifest / "a-1"]
+
+
+def test_the_directory_store_of_jobs_flushes_directories_that_a_dead_process_left_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "manifest" / "a-0").mkdir(parents=True)
+    flushed: list[Path] = []
+    monkeypatch.setattr(RealFileSystem, "fsync_directory", lambda _, path: flushed.append(path))
+    store = open_store(str(tmp_path))
+    for name in ("1", "2"):
+        store.write(f"manifest/a-0/{name}", b"")
+    assert flushed.count(tmp_path) == flushed.count(tmp_path / "manifest") == 1
 
 
 def test_writing_an_object_replaces_the_object_of_the_same_key(store: ObjectStore) -> None:

@@ -25,6 +25,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from diskless.compaction.tasks import (
@@ -65,7 +66,8 @@ from records.wal import FINAL, PartitionBatches, build_object
 log = logging.getLogger("diskless.compaction.rewriter")
 
 WINDOW_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of runs that compaction reads together."""
+WINDOW_RUNS: Final = 10_000
+"""Bytes and number of runs that are read together."""
 
 UNREADABLE: Final = (DamagedRunError, RecordError, ObjectNotFoundError, RangeError)
 """Errors of one run: a retry would not help, and other runs may be read."""
@@ -127,14 +129,8 @@ class Rewriter:
         """
         report = Report()
         sources = sorted(sources, key=lambda source: (source.topic_id.bytes, source.partition))
-        runs = [(source, run) for source in sources for run in source.runs]
-        reads = [asyncio.ensure_future(read_run(self._reader, run)) for _, run in runs]
         contents: list[_Content] = []
-        try:
-            results = await asyncio.gather(*reads, return_exceptions=True)
-        finally:
-            await _cancel(reads)
-        found = iter(results)
+        found = iter(await self._read_all([run for source in sources for run in source.runs]))
         for source in sources:
             content = _Content(source, MERGED)
             builder = RunBuilder(max(source.runs[0].base_offset, source.deleted_before))
@@ -160,6 +156,23 @@ class Rewriter:
         if contents:
             await self._write(contents, report)
         return report
+
+    async def _read_all(self, runs: Sequence[Run]) -> list[memoryview | BaseException]:
+        """Read runs object by object, a window of bytes at a time; return bytes or errors.
+
+        Why windows: a hundred thousand reads at once take longer than a read may.
+        """
+        order = sorted(range(len(runs)), key=lambda at: (runs[at].object_key, runs[at].byte_offset))
+        results: dict[int, memoryview | BaseException] = {}
+        places = iter(order)
+        for window in _windows([runs[at] for at in order]):
+            reads = [asyncio.ensure_future(read_run(self._reader, run)) for run in window]
+            try:
+                read = await asyncio.gather(*reads, return_exceptions=True)
+            finally:
+                await _cancel(reads)
+            results.update(zip(islice(places, len(window)), read, strict=True))
+        return [results[at] for at in range(len(runs))]
 
     # --- compaction -----------------------------------------------------------------------------
 
@@ -371,11 +384,12 @@ def _cut(run: Run, batches: Sequence[Batch], first_offset: int) -> tuple[FinalRu
 
 
 def _windows(runs: Sequence[Run]) -> Iterator[list[Run]]:
-    """Divide runs into lists of at most `WINDOW_BYTES` bytes, or of a single larger run."""
+    """Divide runs into lists within `WINDOW_BYTES` and `WINDOW_RUNS`, or of a single larger run."""
     window: list[Run] = []
     size_bytes = 0
     for run in runs:
-        if window and size_bytes + run.size_bytes > WINDOW_BYTES:
+        is_full = len(window) == WINDOW_RUNS or size_bytes + run.size_bytes > WINDOW_BYTES
+        if window and is_full:
             yield window
             window, size_bytes = [], 0
         window.append(run)

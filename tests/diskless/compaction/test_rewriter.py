@@ -21,6 +21,7 @@ from diskless.compaction.tasks import (
     RewrittenObject,
     Source,
 )
+from diskless.fetch import runs_reader
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import Run, read_runs
 from diskless.stores import ByteRange, StorageError
@@ -191,6 +192,36 @@ def test_merging_objects_writes_one_object_sorted_by_partition_and_changes_no_re
         assert {name: await world.read(name) for name in NAMES} == before
 
     run_on_loop(on_loop)
+
+
+def test_a_merge_of_many_runs_has_only_a_window_of_reads_under_way_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rewriting, "WINDOW_RUNS", 3)
+    under_way = most = 0
+
+    async def read_run(reader: ObjectCache, run: Run) -> memoryview:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await read_one(reader, run)
+        finally:
+            under_way -= 1
+
+    read_one = runs_reader.read_run
+    monkeypatch.setattr(rewriting, "read_run", read_run)
+
+    async def work() -> None:
+        world = World()
+        for number in range(5):
+            world.append({(TOPICS[0], at): [(b"k", b"%d" % number)] for at in range(4)})
+        rows = [await world.read((TOPICS[0], at)) for at in range(4)]
+        await world.rewriter.merge(world.sources())
+        assert [await world.read((TOPICS[0], at)) for at in range(4)] == rows
+        assert most == 3
+
+    run_on_loop(work)
 
 
 def test_merging_objects_reads_each_source_object_once() -> None:

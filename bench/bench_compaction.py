@@ -1,37 +1,61 @@
 """Speed of merging and compacting batches, against a copy of the same bytes.
 
-    python -m bench.bench_compaction
+    python -m bench.bench_compaction            speed, catch-up, log bytes, memory of the key map
+    python -m bench.bench_compaction --tiny     each part with little data, as the test runs it
 
 Merging: runs in the form of WAL objects are verified, stamped and joined, as the rewriter does
 after a read; the copy has a checksum, too. Compaction: the newest offset of each key is learnt, and
 the batches are cleaned by it; each key comes twice, so half of the records go. CPU time of one
 core, the least of the rounds.
+
+Catch-up: one consumer reads one partition from its beginning, a MiB in a fetch, from a store that
+takes 30 ms to the first byte; before and after its objects were merged, in as many levels as the
+broker's planner asks for. Log bytes: of the record by which the coordinator replaces the runs,
+against the bytes that were merged. Memory: of a process that maps so many different keys.
 """
 
 from __future__ import annotations
 
+import asyncio
 import platform
+import resource
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from argparse import SUPPRESS, ArgumentParser
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
+import numpy as np
 from crc32c import crc32c
 
-from diskless.compaction.rewriter import _blocks
-from records.batch import Batch
+from diskless.compaction.planner import PartitionRuns, plan_merges
+from diskless.compaction.rewriter import BLOCK_RECORDS, Rewriter, _blocks
+from diskless.compaction.tasks import RewrittenObject
+from diskless.fetch.object_cache import ObjectCache
+from diskless.fetch.runs_reader import Run, read_runs
+from diskless.stores import ByteRange
+from diskless.stores.memory import MemoryStore
+from records.batch import Batch, iter_batches
 from records.batch_writer import build_batch
 from records.cleaning import Round, clean_block, newest_by_offset, note_keys
-from records.compression import Compression
+from records.compression import Buffer, Compression
+from records.diskless import RunsReplacedRecord
 from records.final_batches import RunBuilder, finish_run
-from records.offset_map import OffsetMap
+from records.frame import encode_record
+from records.offset_map import OffsetMap, digest_keys
+from records.wal import FINAL
+from tests.diskless.compaction.test_rewriter import KEYS, TOPICS, World
 
 SEED: Final = 16
 ROUNDS: Final = 3
 BYTES: Final = 32 * 1024 * 1024
 RUN_BYTES: Final = 1024 * 1024
 MIB: Final = 1024 * 1024
+FIRST_BYTE_S: Final = 0.03
+FETCH_BYTES: Final = MIB
+MERGED_BYTES: Final = 64 * MIB
 RULES: Final = Round(now_ms=1, delete_retention_ms=1, last_sequences={}, salt=bytes(16))
 
 
@@ -45,23 +69,25 @@ def least(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def runs_of(value_bytes: int, batch_bytes: int, codec: Compression) -> list[tuple[bytes, int]]:
+def runs_of(
+    value_bytes: int, batch_bytes: int, codec: Compression, size_bytes: int
+) -> list[tuple[bytes, int]]:
     """Return runs of about `RUN_BYTES`, and how many records each has; each key comes twice."""
     random = Random(SEED)
-    count = max(1, BYTES // (value_bytes + 40))
+    count = max(1, size_bytes // (value_bytes + 40))
     keys = [b"key-%012d" % (number // 2) for number in range(count)]
     random.shuffle(keys)
     each = max(1, batch_bytes // (value_bytes + 40))
-    found, run, size_bytes, records = [], [], 0, 0
+    found, run, run_bytes, records = [], [], 0, 0
     for first in range(0, count, each):
         rows = [(key, random.randbytes(value_bytes), 5, ()) for key in keys[first : first + each]]
         batch = build_batch(rows, base_offset=0, leader_epoch=-1, compression=codec)
         run.append(batch)
-        size_bytes += len(batch)
+        run_bytes += len(batch)
         records += len(rows)
-        if size_bytes >= RUN_BYTES or first + each >= count:
+        if run_bytes >= RUN_BYTES or first + each >= count:
             found.append((b"".join(run), records))
-            run, size_bytes, records = [], 0, 0
+            run, run_bytes, records = [], 0, 0
     return found
 
 
@@ -103,7 +129,151 @@ def compact(runs: list[list[Batch]]) -> None:
                     pass
 
 
+class SlowStore(MemoryStore):
+    """A store in memory that takes a while for each GET, and counts them."""
+
+    gets = 0
+
+    async def fetch(self, key: str, byte_range: ByteRange) -> Buffer:
+        """Return a part of an object after `FIRST_BYTE_S`."""
+        self.gets += 1
+        await asyncio.sleep(FIRST_BYTE_S)
+        return await super().fetch(key, byte_range)
+
+
+async def catch_up(store: SlowStore, runs: Sequence[Run]) -> tuple[float, float]:
+    """Read a partition from its beginning; return the GETs per MB, and the MB/s."""
+    cache, position, size_bytes = ObjectCache(store), 0, 0
+    store.gets, began = 0, time.perf_counter()
+    while position <= runs[-1].last_offset:
+        rest = [run for run in runs if run.last_offset >= position]
+        taken, wanted = [], 0
+        for run in rest:
+            taken.append(run)
+            wanted += run.size_bytes
+            if wanted >= FETCH_BYTES:
+                break
+        data = await read_runs(cache, taken, from_offset=position, max_bytes=FETCH_BYTES)
+        size_bytes += len(data)
+        *_, last = iter_batches(data, verify_crc=False)
+        position = last.header.end_offset
+    seconds = time.perf_counter() - began
+    await cache.close()
+    return store.gets / (size_bytes / 1e6), size_bytes / 1e6 / seconds
+
+
+def log_bytes(written: RewrittenObject) -> int:
+    """Return the bytes of the coordinator's record that replaces runs by those of an object."""
+    ranges = written.ranges
+    topic_ids = list(dict.fromkeys(each.topic_id for each in ranges))
+    runs = [run for each in ranges for run in each.runs]
+    record = RunsReplacedRecord(
+        object_id=written.object_id,
+        object_format=FINAL,
+        size_bytes=written.size_bytes,
+        broker_id=1,
+        lease_id=1,
+        replaced_at_ms=1 << 40,
+        closes_object=1,
+        topic_ids=tuple(topic_ids),
+        topic_indexes=tuple(topic_ids.index(each.topic_id) for each in ranges),
+        partitions=tuple(each.partition for each in ranges),
+        first_offsets=tuple(each.old_runs[0].base_offset for each in ranges),
+        end_offsets=tuple(each.old_runs[-1].last_offset + 1 for each in ranges),
+        old_run_counts=tuple(len(each.old_runs) for each in ranges),
+        old_run_digests=(1 << 62,) * len(ranges),
+        bounds=tuple(each.bound for each in ranges),
+        flags=tuple(each.flags for each in ranges),
+        run_counts=tuple(len(each.runs) for each in ranges),
+        last_offsets=tuple(run.last_offset for run in runs),
+        record_counts=tuple(run.record_count for run in runs),
+        byte_offsets=tuple(at for each in ranges for at in each.byte_offsets),
+        byte_sizes=tuple(run.size_bytes for run in runs),
+        max_timestamps=tuple(run.max_timestamp for run in runs),
+        append_times=tuple(run.append_time for run in runs),
+        timestamp_types=tuple(run.timestamp_type for run in runs),
+    )
+    return len(encode_record(record))
+
+
+async def catch_up_row(partitions: int, objects: int, batch_bytes: int) -> str:
+    """Merge objects in which each partition has one batch, and measure before and after."""
+    random = Random(SEED)
+    store = SlowStore(lambda: 0)
+    world = RewrittenWorld(object_bytes=MERGED_BYTES)
+    world.use(store)
+    for _ in range(objects):
+        value = random.randbytes(batch_bytes)
+        world.append({(TOPICS[0], at): [(b"k", value)] for at in range(partitions)})
+    name = TOPICS[0], 0
+    before = await catch_up(store, world.runs[name])
+    data_bytes = sum(run.size_bytes for runs in world.runs.values() for run in runs)
+    replaced = levels = 0
+    while True:
+        columns = [PartitionRuns(*place, runs) for place, runs in world.runs.items()]
+        merges = plan_merges(
+            columns, object_id=world.object_id, object_bytes=MERGED_BYTES, now_ms=1 << 40
+        )
+        if not merges:
+            break
+        levels += 1
+        for merge in merges:
+            await world.rewriter.merge(merge.sources)
+    replaced = sum(map(log_bytes, world.written))
+    after = await catch_up(store, world.runs[name])
+    return (
+        f"{partitions:10}  {objects:7}  {before[0]:9.2f}  {before[1]:6.1f}  {levels:6}  "
+        f"{after[0]:8.2f}  {after[1]:6.1f}  {100 * replaced / data_bytes:11.3f} %"
+    )
+
+
+def map_row(keys: int) -> str:
+    """Put different keys into a map of newest offsets, and return the process's peak memory."""
+    offsets = OffsetMap()
+    for first in range(0, keys, BLOCK_RECORDS):
+        some = range(first, min(keys, first + BLOCK_RECORDS))
+        digests = digest_keys([b"%d" % number for number in some], RULES.salt)
+        offsets.put(digests, np.arange(some.start, some.stop))
+    offsets.drain_offsets()
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return f"{keys:10}  {peak_mib:8.0f}"
+
+
+class RewrittenWorld(World):
+    """The partitions of the rewriter's tests, in a slow store."""
+
+    def use(self, store: SlowStore) -> None:
+        """Keep the objects in this store from now on."""
+        self.store = store
+        self.rewriter = Rewriter(
+            store, self.rewriter._settings, next_id=self._next_id, replace=self._replace
+        )
+
+    def object_id(self, key: str) -> int:
+        """Return the id in the key of an object."""
+        return KEYS.object_id(key)
+
+
 def main() -> None:
+    words = ArgumentParser(prog="python -m bench.bench_compaction", description=__doc__)
+    words.add_argument("--tiny", action="store_true", help="use little data; ends in seconds")
+    words.add_argument("--map", type=int, help=SUPPRESS)  # in a process of its own
+    chosen = words.parse_args()
+    if chosen.map:
+        print(map_row(chosen.map))
+        return
+    show_speed(BYTES // 64 if chosen.tiny else BYTES)
+    print("\npartitions  objects  GET/MB is  MB/s is  levels  GET/MB then  MB/s then  log of data")
+    for row in ((4, 20, 2_000),) if chosen.tiny else ((16, 256, 16_000), (1_000, 64, 1_000)):
+        print(asyncio.run(catch_up_row(*row)), flush=True)
+    print("\nkeys of map  peak MiB")
+    for keys in (10_000,) if chosen.tiny else (1_000_000, 5_000_000):
+        command = [sys.executable, "-m", "bench.bench_compaction", "--map", str(keys)]
+        print(subprocess.run(command, capture_output=True, text=True, check=True).stdout, end="")
+
+
+def show_speed(size_bytes: int) -> None:
+    """Print the speed of merging and compaction of batches of several sizes."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -117,7 +287,7 @@ def main() -> None:
         (60, 1024, Compression.NONE),
         (60, 16 * 1024, Compression.LZ4),
     ):
-        runs = runs_of(value_bytes, batch_bytes, codec)
+        runs = runs_of(value_bytes, batch_bytes, codec, size_bytes)
         size_mib = sum(len(data) for data, _ in runs) / MIB
         records = sum(count for _, count in runs)
         merging = least(lambda runs=runs: merge(runs))

@@ -32,7 +32,7 @@ def stored(cluster: EskerCluster) -> list[bytes]:
     return [path.read_bytes() for path in files if "probe" not in path.parts]
 
 
-def test_bytes_of_deleted_records_leave_a_store_of_merged_objects_with_live_neighbours(
+def test_brokers_remove_the_bytes_of_deleted_records_from_merged_objects_with_live_batches(
     tmp_path: Path,
 ) -> None:
     with EskerCluster(tmp_path, quorum=(1,), brokers=1, settings=SETTINGS) as cluster:

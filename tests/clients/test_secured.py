@@ -147,7 +147,7 @@ CLIENTS = (librdkafka, aiokafka_client, kafka_python)
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
-def test_a_client_is_let_in_by_each_protocol_and_mechanism(node, client):
+def test_a_client_authenticates_with_each_security_protocol_and_sasl_mechanism(node, client):
     refused = [way for way in WAYS if not client(node, *way, wrong=False)]
     assert not refused
 
@@ -156,11 +156,11 @@ def test_a_client_is_let_in_by_each_protocol_and_mechanism(node, client):
 @pytest.mark.parametrize(
     "way", [("SSL", ""), ("SASL_SSL", "SCRAM-SHA-512")], ids=lambda way: way[0]
 )
-def test_a_client_without_a_valid_identity_is_refused(node, client, way):
+def test_a_broker_refuses_a_client_without_a_valid_identity(node, client, way):
     assert not client(node, *way, wrong=True)
 
 
-def test_a_command_connects_with_a_certificate_and_a_wrong_password_is_shown_nowhere(node):
+def test_a_command_connects_with_a_certificate_and_prints_no_wrong_password(node):
     config = node.command_config("SSL")
     listed = node.run("topics", "list", config=config, protocol="SSL")
     assert listed.returncode == 0, listed.stderr
@@ -176,7 +176,7 @@ def test_a_command_connects_with_a_certificate_and_a_wrong_password_is_shown_now
 @pytest.mark.soak
 @pytest.mark.java
 @pytest.mark.timeout(660)
-def test_kafkas_tools_make_a_user_and_a_java_client_works_as_that_user(node, kafka):
+def test_kafkas_tools_create_a_scram_user_with_which_a_java_client_authenticates(node, kafka):
     config = node.command_config("SASL_SSL", "SCRAM-SHA-512", *USERS["SCRAM-SHA-512"])
     where = ("--bootstrap-server", node.address("SASL_SSL"), "--command-config", str(config))
     entity = ("--entity-type", "users", "--entity-name", "dave")

@@ -135,7 +135,9 @@ def request(broker: Broker, connection: int) -> None:
     broker.append(1)
 
 
-def test_produce_buffers_close_at_once_when_a_request_followed_each_answered_request() -> None:
+def test_produce_buffers_close_at_once_when_each_answered_connection_has_sent_a_new_request() -> (
+    None
+):
     async def told(broker: Broker) -> None:
         answered(broker, 7, 7, 8)
         for connection in (7, 8, 7):
@@ -153,7 +155,7 @@ def test_produce_buffers_close_at_once_when_a_request_followed_each_answered_req
     ("answers", "requests", "under_way"),
     [((7, 7), (7,), False), ((7, 8), (7, 9), False), ((7,), (7,), True), ((), (7,), False)],
 )
-def test_produce_buffers_wait_for_the_quiet_time_if_further_requests_may_come_or_an_upload_runs(
+def test_produce_buffers_stay_open_while_further_requests_are_expected_or_an_upload_runs(
     answers: tuple[int, ...], requests: tuple[int, ...], under_way: bool
 ) -> None:
     async def told(broker: Broker) -> None:
@@ -168,7 +170,7 @@ def test_produce_buffers_wait_for_the_quiet_time_if_further_requests_may_come_or
     story(told)
 
 
-def test_requests_of_a_producer_that_fell_silent_are_awaited_until_the_next_closing_only() -> None:
+def test_produce_buffers_wait_for_a_silent_producer_only_until_they_are_next_closed() -> None:
     async def told(broker: Broker) -> None:
         answered(broker, 7, 8)
         request(broker, 7)
@@ -183,7 +185,9 @@ def test_requests_of_a_producer_that_fell_silent_are_awaited_until_the_next_clos
     story(told)
 
 
-def test_a_broker_waits_for_tokens_even_if_no_producer_can_send_more() -> None:
+def test_a_broker_closes_no_produce_buffer_above_its_objects_budget_if_producers_are_quiet() -> (
+    None
+):
     async def told(broker: Broker) -> None:
         for _ in range(20):
             broker.close_full()

@@ -184,7 +184,7 @@ def test_a_produce_response_has_the_base_offset_of_the_committed_batch(version: 
     claim(work, image)
 
 
-def test_produce_expects_a_further_request_of_a_connection_after_each_answer() -> None:
+def test_a_broker_expects_a_further_produce_request_of_a_connection_after_each_answer() -> None:
     async def work(broker: Broker) -> None:
         connection = await connect("127.0.0.1", broker.listener.port)
         kind = request_kind(ProduceRequest, 9)

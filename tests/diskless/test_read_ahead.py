@@ -114,7 +114,7 @@ def slow_broker(world: ClusterWorld, source: RecordsBroker) -> tuple[RecordsBrok
     return RecordsBroker(world, 3 - source.cluster.broker_id, store), store
 
 
-def test_a_consumer_of_merged_objects_reads_60_mb_a_second_with_a_quarter_get_per_mb() -> None:
+def test_a_consumer_of_merged_objects_reads_60_mb_per_second_with_one_get_per_4_mb() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=(1, 2), esker_version=3) as world:
             writer = merging(world)
@@ -140,7 +140,7 @@ def test_a_consumer_of_merged_objects_reads_60_mb_a_second_with_a_quarter_get_pe
     run(story)
 
 
-def test_catching_up_on_many_partitions_stays_within_the_bytes_of_read_ahead() -> None:
+def test_read_ahead_for_many_partitions_stays_within_its_limit_of_bytes() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=(1, 2), esker_version=3) as world:
             writer = merging(world)
@@ -199,7 +199,7 @@ def on_loop(work: Callable[[Partition], Awaitable[None]], **settings: Any) -> No
     run(story)
 
 
-def test_nothing_is_read_ahead_for_single_random_or_repeated_fetches() -> None:
+def test_a_broker_does_not_read_ahead_for_single_random_or_repeated_fetches() -> None:
     async def work(partition: Partition) -> None:
         for offset in (50, 50, 3, 80, 20):
             await partition.fetch(offset)
@@ -210,7 +210,7 @@ def test_nothing_is_read_ahead_for_single_random_or_repeated_fetches() -> None:
     on_loop(work, max_bytes=100, stream_bytes=50)
 
 
-def test_a_sequential_consumer_has_runs_read_ahead_up_to_the_bytes_of_its_stream() -> None:
+def test_a_broker_reads_runs_ahead_for_a_sequential_consumer_up_to_a_limit_of_bytes() -> None:
     async def work(partition: Partition) -> None:
         await partition.fetch(0)
         await partition.fetch(1)
@@ -226,7 +226,7 @@ def test_a_sequential_consumer_has_runs_read_ahead_up_to_the_bytes_of_its_stream
     on_loop(work, max_bytes=100, stream_bytes=50)
 
 
-def test_two_consumers_of_one_partition_share_the_bytes_of_read_ahead() -> None:
+def test_two_consumers_of_one_partition_share_the_limit_of_read_ahead() -> None:
     async def work(partition: Partition) -> None:
         for offset in (0, 50, 1, 51, 2, 52, 3, 53, 4, 54, 5, 55):
             await partition.fetch(offset)
@@ -237,7 +237,7 @@ def test_two_consumers_of_one_partition_share_the_bytes_of_read_ahead() -> None:
     on_loop(work, max_bytes=100, stream_bytes=100)
 
 
-def test_a_consumer_without_a_fetch_for_long_loses_its_share_of_read_ahead() -> None:
+def test_a_consumer_that_stopped_fetching_loses_its_share_of_read_ahead() -> None:
     async def work(partition: Partition) -> None:
         await partition.fetch(0)
         await partition.fetch(1)
@@ -251,7 +251,7 @@ def test_a_consumer_without_a_fetch_for_long_loses_its_share_of_read_ahead() -> 
     on_loop(work, max_bytes=100, stream_bytes=100)
 
 
-def test_the_streams_of_a_partition_and_the_runs_of_a_stream_are_bounded() -> None:
+def test_read_ahead_has_a_bounded_number_of_streams_per_partition_and_runs_per_stream() -> None:
     async def work(partition: Partition) -> None:
         for offset in range(0, 90, 3):
             partition.ahead.note(
@@ -267,7 +267,7 @@ def test_the_streams_of_a_partition_and_the_runs_of_a_stream_are_bounded() -> No
     on_loop(work, max_bytes=10_000, stream_bytes=10_000)
 
 
-def test_a_failed_read_ahead_is_counted_and_left_to_the_consumers_own_read() -> None:
+def test_a_broker_counts_a_failed_read_ahead_and_repeats_the_read_for_the_next_fetch() -> None:
     async def work(partition: Partition) -> None:
         async def fail(key: str, _: ByteRange) -> bytes:
             raise StorageError(key, "throttled")
@@ -281,7 +281,7 @@ def test_a_failed_read_ahead_is_counted_and_left_to_the_consumers_own_read() -> 
     on_loop(work, max_bytes=100, stream_bytes=50)
 
 
-def test_read_ahead_of_zero_bytes_and_consumers_at_the_end_read_nothing_ahead() -> None:
+def test_a_broker_does_not_read_ahead_with_a_limit_of_0_bytes_or_at_the_partitions_end() -> None:
     async def work(partition: Partition) -> None:
         await partition.fetch(0)
         await partition.fetch(1)

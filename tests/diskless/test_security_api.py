@@ -153,9 +153,7 @@ def test_a_broker_without_users_describes_no_scram_credentials() -> None:
     assert ask(request(users=users[:1] * TOO_MANY)).error_code == 44
 
 
-def test_a_broker_answers_changes_of_scram_credentials_with_a_time_out_without_a_controller() -> (
-    None
-):
+def test_changes_of_scram_credentials_time_out_without_a_controller() -> None:
     request = rpc.AlterUserScramCredentialsRequest
     deletion = request.ScramCredentialDeletion(name="ann", mechanism=1)
     (result,) = ask(request(deletions=(deletion,), upsertions=())).results

@@ -106,7 +106,9 @@ def test_a_broker_without_a_transaction_log_does_not_serve_txn_offset_commit() -
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_commit_is_proved_for_the_group_log_and_added_from_version_five(version: int) -> None:
+def test_txn_offset_commit_adds_the_group_log_to_the_transaction_from_version_5_on(
+    version: int,
+) -> None:
     async def story() -> None:
         async with a_broker() as (world, apis, transactions):
             sent = record_calls(world)
@@ -148,7 +150,7 @@ def record_calls(world: ClusterWorld) -> list[CommitTransactionalOffsetsRequest]
         (refused(ErrorCode.CONCURRENT_TRANSACTIONS), 5, ErrorCode.CONCURRENT_TRANSACTIONS),
     ],
 )
-def test_a_commit_that_is_not_proved_gets_the_code_of_its_version_and_writes_nothing(
+def test_txn_offset_commit_outside_of_a_transaction_gets_its_versions_code_without_a_record(
     told: Answer | Failure, version: int, error: ErrorCode
 ) -> None:
     async def story() -> None:
@@ -161,7 +163,7 @@ def test_a_commit_that_is_not_proved_gets_the_code_of_its_version_and_writes_not
     run(story)
 
 
-def test_adding_the_group_log_waits_while_the_former_transaction_is_ending() -> None:
+def test_txn_offset_commit_waits_while_the_former_transaction_is_ending() -> None:
     async def story() -> None:
         async with a_broker() as (_, apis, transactions):
             ending = refused(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -172,7 +174,7 @@ def test_adding_the_group_log_waits_while_the_former_transaction_is_ending() -> 
     run(story)
 
 
-def test_a_broker_drops_a_commit_whose_connection_closes_while_it_is_proved() -> None:
+def test_a_broker_drops_a_txn_offset_commit_whose_connection_closes_before_its_proof() -> None:
     async def story() -> None:
         async with a_broker() as (world, apis, transactions):
             sent, caller = record_calls(world), Caller()
@@ -183,7 +185,7 @@ def test_a_broker_drops_a_commit_whose_connection_closes_while_it_is_proved() ->
     run(story)
 
 
-def test_a_broker_proves_no_commit_for_a_group_that_it_does_not_coordinate() -> None:
+def test_a_broker_requests_no_proof_for_a_group_that_it_does_not_coordinate() -> None:
     async def story() -> None:
         async with a_broker() as (_, apis, transactions):
             apis.set_fenced(is_fenced=True)
@@ -193,7 +195,7 @@ def test_a_broker_proves_no_commit_for_a_group_that_it_does_not_coordinate() -> 
     run(story)
 
 
-def test_a_timeout_of_the_transaction_log_is_retried_by_the_client() -> None:
+def test_txn_offset_commit_gets_a_retriable_error_if_the_transaction_log_times_out() -> None:
     assert client_error(ErrorCode.REQUEST_TIMED_OUT, 4) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
@@ -258,7 +260,7 @@ class Producer:
         return given
 
 
-def test_offsets_of_a_group_count_with_the_commit_of_their_transaction_only() -> None:
+def test_transactional_offsets_of_a_group_count_only_after_their_transaction_commits() -> None:
     async def story() -> None:
         async with ClusterWorld() as world:
             world.group_log._features = lambda: TRANSACTIONS

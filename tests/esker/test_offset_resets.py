@@ -174,7 +174,7 @@ def test_reset_offsets_refuses_a_group_with_members_with_kafkas_message() -> Non
         run(require_inactive(Cluster(state="Stable"), "g"))
 
 
-def test_a_reset_of_all_groups_leaves_groups_with_members_or_without_committed_offsets() -> None:
+def test_reset_offsets_of_all_groups_skips_groups_with_members_or_without_offsets() -> None:
     for committed, state, expected in (({0: 1}, "Empty", True), ({0: 1}, "Stable", False)):
         cluster = Cluster(committed, state)
         assert run(is_resettable(cluster, "g", all_topics=True)) is expected
@@ -182,7 +182,7 @@ def test_a_reset_of_all_groups_leaves_groups_with_members_or_without_committed_o
     assert run(is_resettable(Cluster(), "g", all_topics=False))
 
 
-def test_a_file_of_offsets_for_several_groups_must_name_the_group_in_each_line() -> None:
+def test_reset_offsets_of_several_groups_requires_the_group_in_each_line_of_the_file() -> None:
     assert parse_plan("g,t,0,7\nh,t,0,9", "h", of_several=True) == {("t", 0): 9}
     with pytest.raises(ValueError, match="line 2: not group,topic,partition,offset"):
         parse_plan("g,t,0,7\nt,0,9", "g", of_several=True)

@@ -17,7 +17,7 @@ def test_every_setting_of_a_process_is_described_once_with_its_default() -> None
     assert all(setting.about for setting in own.values())
 
 
-def test_passwords_and_keys_are_the_sensitive_settings_of_a_process() -> None:
+def test_a_process_describes_exactly_its_passwords_and_keys_as_sensitive_settings() -> None:
     assert [setting.name for setting in own_settings({}) if setting.is_sensitive] == [
         "ssl.key.password",
         "ssl.keystore.key",

@@ -12,14 +12,14 @@ from esker.commands.scram_users import parse_users
 SALT = "eDhpN21pdzVnY2o0bDNhZmpwcDd4NHpuNA=="
 
 
-def test_a_first_user_has_the_record_that_kafkas_format_tool_writes():
+def test_format_writes_the_same_record_of_a_scram_user_as_kafkas_format_tool():
     text = f"SCRAM-SHA-256=[name=alice,password=alice-secret,iterations=4096,salt={SALT}]"
     (record,) = parse_users([text], "cluster")
     assert record.name == "alice"
     assert base64.b64encode(record.stored_key) == b"/fVqjHQQvGBPRWbsyWQ2sbUCj9/sex46C9SX/4OUwIM="
 
 
-def test_every_controller_writes_the_same_record_of_a_user_and_each_user_has_a_salt(tmp_path):
+def test_format_writes_the_same_scram_record_on_every_controller_with_a_salt_per_user(tmp_path):
     (tmp_path / "password").write_text("se cret\n")
     users = [f'SCRAM-SHA-512=[name="{u}",password-file={tmp_path}/password]' for u in "ab"]
     assert parse_users(users, "c1") == parse_users(users, "c1")
@@ -44,13 +44,13 @@ def test_every_controller_writes_the_same_record_of_a_user_and_each_user_has_a_s
         ("SCRAM-SHA-256=[name=a,password=hidden,name=b]", "each once"),
     ],
 )
-def test_a_wrong_first_user_is_refused_without_showing_the_password(text, reason):
+def test_format_refuses_an_invalid_scram_user_without_printing_the_password(text, reason):
     with pytest.raises(typer.BadParameter, match=reason) as refused:
         parse_users([text], "cluster")
     assert "hidden" not in str(refused.value)
 
 
-def test_a_user_given_twice_for_one_mechanism_is_refused():
+def test_format_refuses_a_scram_user_given_twice_for_one_mechanism():
     text = "SCRAM-SHA-256=[name=a,password=b]"
     with pytest.raises(typer.BadParameter, match="twice"):
         parse_users([text, text], "cluster")

@@ -20,7 +20,7 @@ SASL = {
 }
 
 
-def test_a_listeners_own_setting_goes_before_the_setting_for_all():
+def test_a_listeners_own_security_setting_overrides_the_setting_for_all_listeners():
     given = {
         **BROKER,
         **SASL,
@@ -45,7 +45,7 @@ def test_a_listeners_own_setting_goes_before_the_setting_for_all():
         ("CLIENTS", "", "PLAINTEXT"),
     ],
 )
-def test_the_protocol_map_or_the_name_of_a_listener_says_its_protocol(
+def test_the_protocol_map_or_the_name_of_a_listener_determines_its_security_protocol(
     listener, protocols, protocol
 ):
     pairs = dict(part.split(":") for part in protocols.split(",") if part)
@@ -77,7 +77,7 @@ def test_the_error_for_a_security_setting_names_the_setting(changes, key):
     assert refused.value.key == (key or next(iter(changes)))
 
 
-def test_an_error_for_a_jaas_line_shows_no_password():
+def test_the_error_for_an_invalid_jaas_line_shows_no_password():
     line = PLAIN + 'user_alice="hidden" user_alice="hidden";'
     with pytest.raises(ConfigError) as refused:
         parse_config({**BROKER, **SASL, "listener.name.sasl_ssl.plain.sasl.jaas.config": line})
@@ -122,7 +122,7 @@ def test_a_controller_listens_beyond_loopback_only_with_authentication(more, sta
         parse_config(settings)
 
 
-def test_a_controllers_listener_takes_no_scram_because_it_serves_the_verifiers():
+def test_a_controller_listener_refuses_the_mechanism_scram():
     settings = {
         **GOOD,
         "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT",
@@ -137,7 +137,7 @@ def test_a_node_warns_of_tls_settings_that_no_listener_uses():
     assert any("ssl.keystore.location" in warning for warning in config.warnings)
 
 
-def test_a_settings_file_with_secrets_that_every_user_can_read_is_refused(tmp_path):
+def test_a_node_refuses_a_properties_file_with_secrets_that_every_user_can_read(tmp_path):
     path = tmp_path / "broker.properties"
     given = {**BROKER, **SASL}
     path.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
@@ -176,7 +176,7 @@ def test_the_error_for_a_client_property_of_a_command_names_the_property(propert
     assert refused.value.key.startswith(key)
 
 
-def test_a_command_reads_its_user_and_trust_from_a_file_of_client_properties(tmp_path):
+def test_a_command_reads_user_and_trust_store_from_a_file_of_client_properties(tmp_path):
     Authority().write(tmp_path / "ca.pem")
     file = tmp_path / "client.properties"
     file.write_text(
@@ -211,7 +211,7 @@ def test_a_controller_serves_every_listener_of_controller_listener_names():
     assert config.addresses.controller_protocol == "PLAINTEXT"
 
 
-def test_a_further_controller_listener_beyond_loopback_needs_authentication_too():
+def test_a_second_controller_listener_beyond_loopback_requires_authentication_too():
     with pytest.raises(ConfigError, match=INSECURE):
         parse_config(
             {

@@ -159,12 +159,14 @@ PLANTED: dict[Kind, list[Callable[[TransactionHistory], None]]] = {
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_a_history_of_atomic_and_isolated_transactions_has_no_anomaly(seed: int) -> None:
+def test_the_transaction_checker_accepts_a_history_of_atomic_and_isolated_transactions(
+    seed: int,
+) -> None:
     check(good_history(seed))
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_the_checker_finds_each_kind_of_planted_anomaly(kind: Kind) -> None:
+def test_the_transaction_checker_finds_each_kind_of_planted_anomaly(kind: Kind) -> None:
     for plant in PLANTED[kind]:
         history = good_history()
         plant(history)
@@ -183,7 +185,7 @@ FINDERS: Final = {
 
 
 @pytest.mark.parametrize("finder", FINDERS)
-def test_a_checker_without_one_of_its_rules_misses_planted_anomalies(
+def test_a_transaction_checker_without_one_of_its_rules_misses_planted_anomalies(
     finder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_history, finder, lambda _history: ())
@@ -193,7 +195,9 @@ def test_a_checker_without_one_of_its_rules_misses_planted_anomalies(
         assert kind not in {one.kind for one in find_anomalies(history)}
 
 
-def test_a_transaction_of_unknown_outcome_may_be_there_whole_or_not_at_all() -> None:
+def test_the_transaction_checker_accepts_a_transaction_of_unknown_outcome_as_a_whole_or_not() -> (
+    None
+):
     for count, kinds in ((3, set()), (1, {Kind.TORN})):
         history = good_history()
         known(history, Outcome.COMMITTED).outcome = Outcome.UNKNOWN
@@ -212,6 +216,6 @@ def test_a_transaction_of_unknown_outcome_may_be_there_whole_or_not_at_all() -> 
         assert {one.kind for one in find_anomalies(history)} == kinds
 
 
-def test_values_survive_encoding_and_decoding() -> None:
+def test_the_values_of_transactional_test_records_survive_encoding_and_decoding() -> None:
     value = Value("a", 1, 2, 3)
     assert Value.decode(value.encode()) == value

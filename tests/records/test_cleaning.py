@@ -366,7 +366,7 @@ def test_cleaning_removes_older_records_of_a_key_from_transactional_batches_too(
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
 @pytest.mark.parametrize("attributes", [0, LOG_APPEND_TIME])
-def test_a_batch_that_is_cut_keeps_offsets_times_and_sequences_of_its_other_records(
+def test_cutting_records_off_a_batch_keeps_offsets_times_and_sequences_of_its_other_records(
     codec: Compression, attributes: int
 ) -> None:
     pairs = [(b"k%d" % i, b"v" * i) for i in range(100)]
@@ -380,7 +380,7 @@ def test_a_batch_that_is_cut_keeps_offsets_times_and_sequences_of_its_other_reco
     assert cut.header.max_timestamp == batch.header.max_timestamp
 
 
-def test_a_batch_that_is_cut_behind_its_last_record_stays_empty() -> None:
+def test_cutting_all_records_off_a_batch_leaves_an_empty_batch() -> None:
     (kept,) = clean(
         [batch_of([(b"a", b"1"), (b"b", b"1")], 5), batch_of([(b"b", b"2")], 7)]
     ).batches[:1]

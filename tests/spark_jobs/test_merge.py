@@ -93,7 +93,7 @@ async def applied(world: MergeWorld, plan: MergePlan, engine: Any = None, **how:
     )  # fmt: skip
 
 
-def test_an_applied_plan_of_merges_leaves_one_run_of_each_partition_with_the_same_records(
+def test_applying_a_merge_plan_leaves_one_run_of_each_partition_with_the_same_records(
     tmp_path: Path,
 ) -> None:
     async def work(world: MergeWorld) -> None:
@@ -114,7 +114,7 @@ def test_an_applied_plan_of_merges_leaves_one_run_of_each_partition_with_the_sam
     story(tmp_path, work)
 
 
-def test_the_lease_of_a_plan_of_merges_is_the_plans_and_is_released_at_its_end(
+def test_applying_a_merge_plan_leases_object_ids_for_the_plan_and_releases_the_lease(
     tmp_path: Path,
 ) -> None:
     async def work(world: MergeWorld) -> None:
@@ -137,7 +137,9 @@ def test_the_lease_of_a_plan_of_merges_is_the_plans_and_is_released_at_its_end(
     story(tmp_path, work)
 
 
-def test_a_merge_plan_leaves_young_runs_expiring_runs_and_deleted_topics(tmp_path: Path) -> None:
+def test_the_merge_planner_skips_young_runs_soon_expiring_runs_and_deleted_topics(
+    tmp_path: Path,
+) -> None:
     async def work(world: MergeWorld) -> None:
         await fill(world)
         path = tmp_path / "young"
@@ -153,7 +155,7 @@ def test_a_merge_plan_leaves_young_runs_expiring_runs_and_deleted_topics(tmp_pat
     story(tmp_path, work)
 
 
-def test_the_max_bytes_of_a_merge_plan_keep_the_most_profitable_merges(tmp_path: Path) -> None:
+def test_a_merge_plan_limited_by_max_bytes_has_the_most_profitable_merges(tmp_path: Path) -> None:
     async def work(world: MergeWorld) -> None:
         await fill(world, 60)
         small = PlanSettings(KEYS.prefix, 8_000)
@@ -168,7 +170,7 @@ def test_the_max_bytes_of_a_merge_plan_keep_the_most_profitable_merges(tmp_path:
     story(tmp_path, work)
 
 
-def test_a_merge_plan_looks_at_a_bounded_number_of_runs_of_the_oldest_objects(
+def test_the_merge_planner_reads_a_bounded_number_of_runs_from_the_oldest_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(world: MergeWorld) -> None:
@@ -183,7 +185,7 @@ def test_a_merge_plan_looks_at_a_bounded_number_of_runs_of_the_oldest_objects(
     story(tmp_path, work)
 
 
-def test_sparse_merged_objects_are_rewritten_by_the_next_merge_plan(
+def test_the_next_merge_plan_rewrites_merged_objects_with_few_live_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "SPARSE_BYTES", 1)
@@ -204,7 +206,9 @@ def test_sparse_merged_objects_are_rewritten_by_the_next_merge_plan(
     story(tmp_path, work)
 
 
-def test_a_missing_source_leaves_its_own_partition_and_the_plan_says_so(tmp_path: Path) -> None:
+def test_a_missing_source_object_stops_only_its_partitions_merge_and_is_reported(
+    tmp_path: Path,
+) -> None:
     async def work(world: MergeWorld) -> None:
         await fill(world, 10)
         lost = await world.append({PLACES[0]: 3})
@@ -223,7 +227,7 @@ def test_a_missing_source_leaves_its_own_partition_and_the_plan_says_so(tmp_path
     story(tmp_path, work)
 
 
-def test_a_range_that_changed_after_the_merge_plan_is_refused_and_the_others_are_merged(
+def test_the_coordinator_refuses_only_ranges_that_changed_after_the_merge_plan_was_made(
     tmp_path: Path,
 ) -> None:
     async def work(world: MergeWorld) -> None:
@@ -242,7 +246,7 @@ def test_a_range_that_changed_after_the_merge_plan_is_refused_and_the_others_are
 
 
 @pytest.mark.parametrize("dies_at", range(1, 9))
-def test_a_plan_of_merges_that_is_interrupted_anywhere_is_completed_by_the_next_run(
+def test_the_next_run_completes_a_merge_plan_that_was_interrupted_at_any_point(
     tmp_path: Path, dies_at: int
 ) -> None:
     """Every request fails before or behind the coordinator, and the command dies there."""
@@ -283,7 +287,7 @@ def test_a_plan_of_merges_that_is_interrupted_anywhere_is_completed_by_the_next_
     story(tmp_path, work)
 
 
-def test_a_completed_merge_is_not_repeated_by_the_next_run_of_a_plan(tmp_path: Path) -> None:
+def test_the_next_run_of_a_merge_plan_does_not_repeat_a_completed_merge(tmp_path: Path) -> None:
     async def work(world: MergeWorld) -> None:
         await fill(world)
         plan = planned(world)
@@ -300,7 +304,7 @@ def test_a_completed_merge_is_not_repeated_by_the_next_run_of_a_plan(tmp_path: P
     story(tmp_path, work)
 
 
-def test_a_plan_of_merges_is_refused_by_another_clusters_coordinator_before_it_leases_ids(
+def test_another_clusters_coordinator_refuses_a_merge_plan_before_it_leases_object_ids(
     tmp_path: Path,
 ) -> None:
     async def work(world: MergeWorld) -> None:
@@ -314,7 +318,7 @@ def test_a_plan_of_merges_is_refused_by_another_clusters_coordinator_before_it_l
     story(tmp_path, work)
 
 
-def test_a_plan_of_merges_stops_with_the_coordinators_reason_if_it_grants_no_lease(
+def test_applying_a_merge_plan_stops_with_the_reason_if_the_coordinator_grants_no_lease(
     tmp_path: Path,
 ) -> None:
     async def work(world: MergeWorld) -> None:
@@ -337,7 +341,7 @@ def test_a_plan_of_merges_stops_with_the_coordinators_reason_if_it_grants_no_lea
     story(tmp_path, work)
 
 
-def test_a_merge_whose_object_id_is_taken_by_other_bytes_fails_and_may_be_repeated(
+def test_a_merge_fails_and_can_be_repeated_if_its_object_key_has_other_bytes(
     tmp_path: Path,
 ) -> None:
     async def work(world: MergeWorld) -> None:
@@ -370,7 +374,7 @@ def test_a_merge_task_that_runs_twice_finds_its_own_object_and_succeeds(tmp_path
     story(tmp_path, work)
 
 
-def test_the_lease_of_a_plan_is_renewed_while_its_objects_are_rewritten(
+def test_applying_a_merge_plan_renews_its_lease_while_it_rewrites_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewed = asyncio.Event()
@@ -395,7 +399,7 @@ def test_the_lease_of_a_plan_is_renewed_while_its_objects_are_rewritten(
     story(tmp_path, work)
 
 
-def test_an_edited_or_truncated_plan_of_merges_is_refused(tmp_path: Path) -> None:
+def test_the_merge_command_refuses_an_edited_or_truncated_plan(tmp_path: Path) -> None:
     async def work(world: MergeWorld) -> None:
         await fill(world)
         text = planned(world).file.path.read_text()
@@ -472,7 +476,9 @@ def test_spark_and_the_local_engine_merge_the_same_plan_to_the_same_objects(
     assert found[1] == found[3]
 
 
-def test_retention_plans_and_their_effects_know_replaced_runs(tmp_path: Path) -> None:
+def test_retention_plans_and_their_freed_bytes_take_replaced_runs_into_account(
+    tmp_path: Path,
+) -> None:
     """They equal those of a quadratic planner, with a cache of digests and without one."""
 
     async def work(world: MergeWorld) -> None:

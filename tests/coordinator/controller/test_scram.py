@@ -39,7 +39,7 @@ def alter(world, *upsertions, deletions=()):
     return {result.user: result.error_code for result in results}
 
 
-def test_a_stored_credential_is_the_one_that_kafkas_format_tool_writes():
+def test_the_controller_stores_the_scram_credential_that_kafkas_format_tool_writes():
     # The record of tests/data/kafka/dump.json: alice, alice-secret, 4096 iterations.
     world = leading()
     assert alter(world, upsert(password="alice-secret")) == {"alice": 0}
@@ -48,7 +48,7 @@ def test_a_stored_credential_is_the_one_that_kafkas_format_tool_writes():
     assert base64.b64encode(record.server_key) == b"yfOZzThsAdl59uzgVzZsvGywsvKqvHf6PFP8zG1k344="
 
 
-def test_a_stored_credential_lets_its_user_in_until_it_is_removed():
+def test_a_user_can_authenticate_until_the_users_scram_credential_is_removed():
     world = leading()
     alter(world, upsert(password="secret", mechanism=2))
     record = world.image.security.scrams["alice", 2]
@@ -65,7 +65,7 @@ def test_a_stored_credential_lets_its_user_in_until_it_is_removed():
     assert ("alice", 2) not in world.image.security.scrams
 
 
-def test_refused_credentials_have_kafkas_codes_and_leave_the_other_users_of_the_request():
+def test_a_refused_scram_credential_gets_kafkas_code_and_does_not_affect_other_users():
     world = leading()
     before = len(records_of(world.image))
     changes = (
@@ -97,13 +97,13 @@ def test_refused_credentials_have_kafkas_codes_and_leave_the_other_users_of_the_
     assert len(records_of(world.image)) == before + 1
 
 
-def test_a_request_for_too_many_credentials_is_refused_as_a_whole():
+def test_the_controller_refuses_a_request_with_too_many_scram_credentials_as_a_whole():
     world = leading()
     answer = alter(world, deletions=(remove(),) * 10_001)
     assert answer == {"alice": ErrorCode.POLICY_VIOLATION}
 
 
-def test_users_are_described_with_mechanisms_and_iterations_and_without_verifiers():
+def test_describe_scram_returns_mechanisms_and_iterations_of_users_without_verifiers():
     world = leading()
     alter(world, upsert("ann"), upsert("bob", mechanism=2, iterations=8192))
     every = describe_scram(DESCRIBE(users=None), world.image).results

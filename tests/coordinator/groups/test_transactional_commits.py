@@ -68,7 +68,9 @@ def fetched(world: World, version: int = 9) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("version", [7, 9])
-def test_an_offset_fetch_that_requires_stability_is_refused_until_the_marker(version: int) -> None:
+def test_an_offset_fetch_that_requires_stable_offsets_fails_until_the_transaction_marker(
+    version: int,
+) -> None:
     world = World()
     assert commit(world, 5) == 0
     assert fetched(world, version) == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
@@ -78,14 +80,16 @@ def test_an_offset_fetch_that_requires_stability_is_refused_until_the_marker(ver
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_every_version_of_txn_offset_commit_is_answered_for_each_partition(version: int) -> None:
+def test_the_group_coordinator_answers_each_partition_of_every_txn_offset_commit_version(
+    version: int,
+) -> None:
     world = World()
     given = request(5, **({} if version > 2 else {"generation_id": -1}))
     assert code(world.ask(given, version=version, number=0)) == 0
     assert code(world.ask(request(5, partition=9), version=version, number=0)) == 3
 
 
-def test_a_member_commits_in_a_transaction_under_its_generation_only() -> None:
+def test_a_member_commits_offsets_in_a_transaction_only_under_its_current_generation() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -98,7 +102,7 @@ def test_a_member_commits_in_a_transaction_under_its_generation_only() -> None:
     assert commit(world, 6, one) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_producer_that_is_no_member_commits_while_the_group_has_members() -> None:
+def test_a_producer_without_a_member_id_commits_offsets_while_the_group_has_members() -> None:
     world = World()
     stable(world, Consumer(world))
     assert commit(world, 5) == 0
@@ -106,7 +110,7 @@ def test_a_producer_that_is_no_member_commits_while_the_group_has_members() -> N
     assert world.committed() == 5
 
 
-def test_a_member_of_a_generation_without_assignments_gets_illegal_generation() -> None:
+def test_a_transactional_commit_before_the_assignment_gets_illegal_generation() -> None:
     world = World()
     one = Consumer(world)
     assert one.join() == 0  # not synced yet
@@ -114,13 +118,15 @@ def test_a_member_of_a_generation_without_assignments_gets_illegal_generation() 
     assert commit(world, 5, one) == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_a_commit_in_a_missing_group_under_a_generation_is_an_illegal_generation() -> None:
+def test_a_transactional_commit_with_a_generation_in_a_missing_group_gets_illegal_generation() -> (
+    None
+):
     world = World()
     assert commit(world, 5, generation_id=3, member_id="m") == ErrorCode.ILLEGAL_GENERATION
     assert GROUP not in world.image.groups
 
 
-def test_a_transactional_commit_with_an_empty_group_id_is_refused() -> None:
+def test_the_group_coordinator_refuses_a_transactional_commit_with_an_empty_group_id() -> None:
     world = World()
     assert commit(world, 5, group_id="") == ErrorCode.INVALID_GROUP_ID
 
@@ -131,7 +137,7 @@ def test_a_broker_that_does_not_coordinate_the_group_refuses_a_transactional_com
     assert code(answer) == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_commit_refused_by_number_tells_the_client_to_look_for_the_coordinator() -> None:
+def test_a_commit_of_an_ended_transaction_makes_the_client_look_up_the_coordinator() -> None:
     world = World()
     assert commit(world, 5, number=3) == 0
     end(world, 3)
@@ -142,7 +148,7 @@ def test_a_commit_refused_by_number_tells_the_client_to_look_for_the_coordinator
 # --- sent once ------------------------------------------------------------------------------------
 
 
-def test_a_transactional_commit_whose_answer_is_lost_is_not_sent_again() -> None:
+def test_a_broker_does_not_repeat_a_transactional_commit_whose_response_was_lost() -> None:
     world = World()
     assert commit(world, 4) == 0
     hold(world, group_log.CommitTransactionalOffsetsRequest)
@@ -154,7 +160,7 @@ def test_a_transactional_commit_whose_answer_is_lost_is_not_sent_again() -> None
     assert world.held == [held]
 
 
-def test_a_late_copy_does_not_replace_a_newer_offset_of_the_same_transaction() -> None:
+def test_a_late_copy_of_a_commit_does_not_replace_a_newer_offset_of_its_transaction() -> None:
     world = World()
     assert commit(world, 4) == 0
     hold(world, group_log.CommitTransactionalOffsetsRequest)
@@ -169,7 +175,7 @@ def test_a_late_copy_does_not_replace_a_newer_offset_of_the_same_transaction() -
     assert world.committed() == 6
 
 
-def test_a_commit_is_dropped_if_its_connection_closes_before_it_is_sent() -> None:
+def test_a_broker_drops_a_queued_transactional_commit_if_its_connection_closes() -> None:
     world = World()
     assert commit(world, 4) == 0
     hold(world, group_log.CommitTransactionalOffsetsRequest)
@@ -184,7 +190,7 @@ def test_a_commit_is_dropped_if_its_connection_closes_before_it_is_sent() -> Non
     assert world.committed() == 5
 
 
-def test_transactional_commits_that_wait_together_travel_in_one_request() -> None:
+def test_a_broker_sends_waiting_transactional_commits_in_one_request() -> None:
     world = World()
     assert commit(world, 4) == 0
     hold(world, group_log.CommitTransactionalOffsetsRequest)
@@ -198,7 +204,7 @@ def test_transactional_commits_that_wait_together_travel_in_one_request() -> Non
     assert [code(world.answers[ticket]) for ticket in tickets] == [0] * 4
 
 
-def test_plain_and_transactional_commits_of_a_group_keep_their_order() -> None:
+def test_the_group_log_applies_plain_and_transactional_commits_of_a_group_in_their_order() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)
@@ -223,7 +229,7 @@ def test_pending_offsets_survive_the_failure_of_the_groups_broker() -> None:
     assert world.committed() == 6
 
 
-def test_deleting_a_group_with_pending_offsets_answers_non_empty_group() -> None:
+def test_deleting_a_group_with_pending_offsets_gets_non_empty_group() -> None:
     world = World()
     assert commit(world, 5) == 0
     delete = rpc.DeleteGroupsRequest(groups_names=(GROUP,))

@@ -179,11 +179,11 @@ def a_broker_forgets_require_stable(patch: Patch) -> None:
 MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     "pending offsets are visible": (
         pending_offsets_are_visible,
-        rules.test_pending_offsets_are_not_fetched_before_their_marker,
+        rules.test_an_offset_fetch_returns_no_pending_offset_before_the_transaction_marker,
     ),
     "the later marker wins against a plain commit": (
         the_later_marker_wins,
-        rules.test_a_plain_commit_after_a_pending_offset_survives_the_commit_marker,
+        rules.test_a_plain_offset_commit_after_a_pending_offset_survives_the_commit_marker,
     ),
     "the later marker wins, in a random schedule": (
         the_later_marker_wins,
@@ -191,11 +191,11 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "the later marker wins against a later record": (
         a_later_marker_brings_back_an_earlier_record,
-        rules.test_the_later_pending_record_wins_whichever_marker_comes_first,
+        rules.test_the_offset_of_the_later_pending_record_counts_in_any_order_of_the_markers,
     ),
     "the number is ignored": (
         the_number_is_ignored,
-        rules.test_a_commit_of_an_ended_transaction_is_refused_with_a_retriable_code,
+        rules.test_the_group_log_refuses_a_commit_of_an_ended_transaction_with_a_retriable_code,
     ),
     "the number is ignored, in a random schedule": (
         the_number_is_ignored,
@@ -203,11 +203,11 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "a marker ends every number": (
         a_marker_ends_every_number,
-        rules.test_a_marker_ends_its_number_only_and_leaves_a_lower_open_number,
+        rules.test_a_marker_ends_only_the_transaction_with_its_number,
     ),
     "a marker without pending offsets is forgotten": (
         ended_numbers_need_pending_offsets,
-        rules.test_a_commit_of_an_ended_transaction_is_refused_with_a_retriable_code,
+        rules.test_the_group_log_refuses_a_commit_of_an_ended_transaction_with_a_retriable_code,
     ),
     "a checkpoint forgets pending offsets": (
         checkpoints_forget_pending_offsets,
@@ -215,35 +215,39 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "a producer id with pending offsets expires": (
         open_producers_expire,
-        rules.test_ended_numbers_expire_only_without_an_open_transaction,
+        rules.test_numbers_of_ended_transactions_expire_only_while_their_producer_has_none_open,
     ),
     "a group with pending offsets is removed": (
         groups_with_pending_offsets_are_removed,
-        rules.test_a_group_with_pending_offsets_is_not_removed_until_its_marker,
+        rules.test_the_group_log_removes_no_group_with_pending_offsets_before_their_marker,
     ),
     "a producer without a member is refused": (
         members_only,
-        rules.test_a_producer_without_a_member_commits_in_a_group_that_has_members,
+        rules.test_the_group_log_accepts_a_transactional_commit_without_a_member_in_a_nonempty_group,
     ),
     "a commit in doubt is sent again": (
         a_commit_in_doubt_is_sent_again,
-        commits.test_a_transactional_commit_whose_answer_is_lost_is_not_sent_again,
+        commits.test_a_broker_does_not_repeat_a_transactional_commit_whose_response_was_lost,
     ),
     "a closed connection is not noticed": (
         closed_connections_are_not_noticed,
-        commits.test_a_commit_is_dropped_if_its_connection_closes_before_it_is_sent,
+        commits.test_a_broker_drops_a_queued_transactional_commit_if_its_connection_closes,
     ),
     "a rebalance ends a producer": (
         rebalances_end_producers,
-        commits.test_a_member_of_a_generation_without_assignments_gets_illegal_generation,
+        commits.test_a_transactional_commit_before_the_assignment_gets_illegal_generation,
     ),
     "a broker forgets require_stable": (
         a_broker_forgets_require_stable,
-        lambda: commits.test_an_offset_fetch_that_requires_stability_is_refused_until_the_marker(9),
+        lambda: (
+            commits.test_an_offset_fetch_that_requires_stable_offsets_fails_until_the_transaction_marker(
+                9
+            )
+        ),
     ),
     "require_stable is ignored": (
         stability_is_not_asked_for,
-        rules.test_pending_offsets_are_not_fetched_before_their_marker,
+        rules.test_an_offset_fetch_returns_no_pending_offset_before_the_transaction_marker,
     ),
 }
 

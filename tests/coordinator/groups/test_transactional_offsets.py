@@ -229,7 +229,7 @@ def test_random_transactional_commits_match_a_model_of_records_and_outcomes(seed
 # --- the rules, one by one ------------------------------------------------------------------------
 
 
-def test_pending_offsets_are_not_fetched_before_their_marker() -> None:
+def test_an_offset_fetch_returns_no_pending_offset_before_the_transaction_marker() -> None:
     log = Log()
     assert log.commit("g", 0, 5) == 0
     assert log.commit_in((1, 0), offset=9) == 0
@@ -245,7 +245,7 @@ def test_an_abort_marker_drops_the_pending_offsets_of_its_transaction() -> None:
     assert log.fetch() == -1
 
 
-def test_a_plain_commit_after_a_pending_offset_survives_the_commit_marker() -> None:
+def test_a_plain_offset_commit_after_a_pending_offset_survives_the_commit_marker() -> None:
     log = Log()
     assert log.commit_in((1, 0), offset=9) == 0
     assert log.commit("g", 0, 5) == 0
@@ -253,7 +253,7 @@ def test_a_plain_commit_after_a_pending_offset_survives_the_commit_marker() -> N
     assert log.fetch() == 5
 
 
-def test_the_later_pending_record_wins_whichever_marker_comes_first() -> None:
+def test_the_offset_of_the_later_pending_record_counts_in_any_order_of_the_markers() -> None:
     for first, second in (((1, 0), (2, 0)), ((2, 0), (1, 0))):
         log = Log()
         assert log.commit_in((1, 0), offset=4) == 0
@@ -285,14 +285,14 @@ def test_a_repeated_marker_does_not_change_the_outcome_of_its_transaction() -> N
     assert log.node.state.applied.offset == end
 
 
-def test_a_commit_of_an_ended_transaction_is_refused_with_a_retriable_code() -> None:
+def test_the_group_log_refuses_a_commit_of_an_ended_transaction_with_a_retriable_code() -> None:
     log = Log()
     assert log.end((1, 3), is_committed=True) == 0
     assert [log.commit_in((1, number)) for number in (2, 3)] == [NOT_AVAILABLE] * 2
     assert log.commit_in((1, 4)) == 0
 
 
-def test_a_commit_of_another_transaction_than_the_open_one_is_refused() -> None:
+def test_the_group_log_refuses_a_commit_of_a_transaction_other_than_the_open_transaction() -> None:
     log = Log()
     assert log.commit_in((1, 3)) == 0
     assert log.commit_in((1, 4)) == NOT_AVAILABLE
@@ -300,7 +300,7 @@ def test_a_commit_of_another_transaction_than_the_open_one_is_refused() -> None:
     assert log.commit_in((2, 4)) == 0
 
 
-def test_a_marker_ends_its_number_only_and_leaves_a_lower_open_number() -> None:
+def test_a_marker_ends_only_the_transaction_with_its_number() -> None:
     log = Log()
     assert log.commit_in((1, 3), offset=9) == 0
     assert log.end((1, 4), is_committed=True) == 0
@@ -309,7 +309,7 @@ def test_a_marker_ends_its_number_only_and_leaves_a_lower_open_number() -> None:
     assert log.fetch() == -1
 
 
-def test_the_log_refuses_a_transactional_commit_under_a_used_sequence_number() -> None:
+def test_the_group_log_refuses_a_transactional_commit_with_a_used_sequence_number() -> None:
     log = Log()
     assert log.commit_in((1, 0), offset=9) == 0
     assert log.commit_in((1, 0), offset=8, sequence=log.sequence) == ErrorCode.INVALID_REQUEST
@@ -318,7 +318,9 @@ def test_the_log_refuses_a_transactional_commit_under_a_used_sequence_number() -
     assert log.fetch() == 9
 
 
-def test_a_producer_without_a_member_commits_in_a_group_that_has_members() -> None:
+def test_the_group_log_accepts_a_transactional_commit_without_a_member_in_a_nonempty_group() -> (
+    None
+):
     log = Log()
     generation = rpc.CommitGroupGenerationRequest(
         **log.fields("g"), generation=2, protocol_type="consumer", protocol_name="range",
@@ -333,7 +335,7 @@ def test_a_producer_without_a_member_commits_in_a_group_that_has_members() -> No
     assert unknown == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_group_with_pending_offsets_is_not_removed_until_its_marker() -> None:
+def test_the_group_log_removes_no_group_with_pending_offsets_before_their_marker() -> None:
     log = Log()
     assert log.commit_in((1, 0)) == 0
     removal = rpc.RemoveGroupRequest(group_id="g")
@@ -345,7 +347,7 @@ def test_a_group_with_pending_offsets_is_not_removed_until_its_marker() -> None:
     assert log.node.ask(removal).error_code == 0
 
 
-def test_an_expired_offset_stays_while_its_partition_has_a_pending_one() -> None:
+def test_an_expired_offset_stays_while_its_partition_has_a_pending_offset() -> None:
     log = Log()
     assert log.commit("g", 0, 5) == 0
     log.node.wall_ms += 30 * DAY_MS
@@ -354,7 +356,7 @@ def test_an_expired_offset_stays_while_its_partition_has_a_pending_one() -> None
     assert log.fetch(stable=False) == 5
 
 
-def test_ended_numbers_expire_only_without_an_open_transaction() -> None:
+def test_numbers_of_ended_transactions_expire_only_while_their_producer_has_none_open() -> None:
     log = Log()
     assert log.end((1, 0), is_committed=True) == 0
     assert log.end((2, 0), is_committed=True) == 0
@@ -369,7 +371,7 @@ def test_ended_numbers_expire_only_without_an_open_transaction() -> None:
     assert log.commit_in((2, 0)) == NOT_AVAILABLE
 
 
-def test_offsets_of_a_deleted_topic_are_removed_after_their_marker() -> None:
+def test_the_group_log_removes_pending_offsets_of_a_deleted_topic_after_their_marker() -> None:
     log = Log()
     assert log.commit_in((1, 0), offset=9) == 0
     log.node.groups.topic_deleted(TOPIC_ID)
@@ -380,7 +382,7 @@ def test_offsets_of_a_deleted_topic_are_removed_after_their_marker() -> None:
     assert log.fetch() == -1
 
 
-def test_the_log_writes_no_transactional_record_below_its_feature_level() -> None:
+def test_the_group_log_writes_no_transactional_record_below_its_feature_level() -> None:
     log = Log()
     log.node.groups._features = Features
     end = log.node.state.applied.offset
@@ -392,7 +394,7 @@ def test_the_log_writes_no_transactional_record_below_its_feature_level() -> Non
     assert log.node.state.applied.offset == end
 
 
-def test_the_log_refuses_markers_whose_columns_do_not_fit() -> None:
+def test_the_group_log_refuses_markers_with_columns_of_different_lengths() -> None:
     log = Log()
     uneven = rpc.WriteGroupMarkersRequest(
         producer_ids=(1,), transaction_numbers=(1, 2), committed=(True,)
@@ -406,7 +408,7 @@ def test_the_log_refuses_markers_whose_columns_do_not_fit() -> None:
     assert log.node.ask(large).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_request_cannot_open_two_transactions_of_one_producer_id() -> None:
+def test_a_group_log_request_cannot_open_two_transactions_of_one_producer_id() -> None:
     log = Log()
     commits = tuple(
         rpc.CommitTransactionalOffsetsRequest.Commit(

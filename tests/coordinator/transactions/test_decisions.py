@@ -156,7 +156,7 @@ def end(sent: Ending, producer_id: int = PID, spare: int = -1) -> rpc.EndTransac
 
 
 @pytest.mark.parametrize("row", ENDINGS, ids=str)
-def test_the_transaction_log_answers_an_end_of_a_transaction_as_kafka_does(row: Ending) -> None:
+def test_the_transaction_log_answers_end_txn_as_kafka_does(row: Ending) -> None:
     before = stored(row.state, row.epoch, row.version)
     decision = decide.decide_end(end(row), context(before))
     assert E(decision.response.error_code) is row.code
@@ -170,14 +170,14 @@ def test_the_transaction_log_answers_an_end_of_a_transaction_as_kafka_does(row: 
         assert (answer.producer_id, answer.producer_epoch) == (PID, epoch)
 
 
-def test_the_transaction_log_refuses_an_end_by_a_strange_producer_id() -> None:
+def test_the_transaction_log_refuses_end_txn_with_another_producers_id() -> None:
     row = ENDINGS[0]
     decision = decide.decide_end(end(row, producer_id=PID + 1), context(stored(ONGOING, 3)))
     assert decision.response.error_code == E.INVALID_PRODUCER_ID_MAPPING
     assert not decision.records
 
 
-def test_an_exhausted_epoch_of_tv2_leads_to_the_spare_producer_id_and_is_repeatable() -> None:
+def test_end_txn_of_tv2_at_the_last_producer_epoch_returns_a_new_producer_id_repeatably() -> None:
     row = Ending(ONGOING, 32766, 2, COMMIT, 32766, 2, E.NONE)
     before = stored(ONGOING, 32766, 2)
     refused = decide.decide_end(end(row), context(before))
@@ -238,7 +238,7 @@ INITS: Final = [
 
 
 @pytest.mark.parametrize("row", INITS, ids=str)
-def test_the_transaction_log_answers_the_init_of_a_producer_as_kafka_does(row: Init) -> None:
+def test_the_transaction_log_answers_init_producer_id_as_kafka_does(row: Init) -> None:
     request = rpc.InitTransactionalIdRequest(
         transactional_id="x",
         ownership_epoch=1,
@@ -257,7 +257,7 @@ def test_the_transaction_log_answers_the_init_of_a_producer_as_kafka_does(row: I
         assert (found.state, found.last_producer_epoch) == (State.EMPTY, row.last_epoch)
 
 
-def test_the_init_of_a_producer_aborts_an_ongoing_transaction_under_a_risen_epoch() -> None:
+def test_init_producer_id_aborts_an_ongoing_transaction_under_the_next_epoch() -> None:
     before = stored(ONGOING, 3)
     request = rpc.InitTransactionalIdRequest(
         transactional_id="x", ownership_epoch=1, timeout_ms=60_000, spare_producer_id=SPARE
@@ -348,7 +348,7 @@ def test_the_transaction_log_adds_and_proves_partitions_as_kafka_does(row: Addin
     assert proved.response.log_offset == 100
 
 
-def test_a_new_transaction_does_not_keep_the_partitions_of_the_former_one() -> None:
+def test_a_new_transaction_has_no_partitions_of_the_producers_former_transaction() -> None:
     before = stored(CC, 3)._replace(partitions=Map().set((OTHER, 0), "o"))  # not possible, but
     request = rpc.AddTransactionPartitionsRequest(
         transactional_id="x",
@@ -407,7 +407,7 @@ def test_the_transaction_log_refuses_more_partitions_than_a_transaction_may_have
     ids=lambda request: type(request).__name__,
 )
 @pytest.mark.parametrize("before", [None, stored(ONGOING, 3)], ids=["unknown", "owned"])
-def test_a_call_under_another_ownership_epoch_is_refused_and_writes_nothing(
+def test_the_transaction_log_refuses_a_call_under_another_ownership_epoch_without_a_record(
     request_: Message, before: Transaction | None
 ) -> None:
     decisions: dict[type, Any] = {

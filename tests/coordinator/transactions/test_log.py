@@ -23,7 +23,9 @@ from tests.coordinator.transactions.world import (
 )
 
 
-def test_a_committed_transaction_sends_a_marker_to_each_destination_and_completes() -> None:
+def test_the_transaction_log_sends_a_marker_to_each_destination_and_completes_the_transaction() -> (
+    None
+):
     world = World()
     owner = world.begin(TOPIC, OTHER, GROUPS)
     world.holds = True
@@ -39,7 +41,7 @@ def test_a_committed_transaction_sends_a_marker_to_each_destination_and_complete
     assert not world.transaction.partitions
 
 
-def test_markers_of_many_transactions_for_one_coordinator_go_in_one_request() -> None:
+def test_the_transaction_log_sends_the_markers_of_many_transactions_in_one_request() -> None:
     world = World()
     owner = world.begin(TOPIC)
     world.end(owner)
@@ -51,7 +53,7 @@ def test_markers_of_many_transactions_for_one_coordinator_go_in_one_request() ->
 
 
 @pytest.mark.parametrize("code", [3, 6, 7, 15, 42])
-def test_a_marker_that_is_not_done_is_sent_again_until_it_is(code: int) -> None:
+def test_the_transaction_log_repeats_a_marker_until_it_is_written(code: int) -> None:
     world = World()
     owner = world.begin(TOPIC)
     world.code_of = lambda _destination, _row: code
@@ -65,7 +67,9 @@ def test_a_marker_that_is_not_done_is_sent_again_until_it_is(code: int) -> None:
     assert world.state is State.COMPLETE_ABORT
 
 
-def test_a_marker_follows_its_partition_to_another_coordinator() -> None:
+def test_the_transaction_log_sends_a_marker_to_the_coordinator_to_which_its_partition_moved() -> (
+    None
+):
     world = World()
     owner = world.begin(TOPIC)
     world.code_of = lambda destination, _row: 0 if destination == 9 else 3
@@ -75,7 +79,7 @@ def test_a_marker_follows_its_partition_to_another_coordinator() -> None:
     assert world.state is State.COMPLETE_COMMIT
 
 
-def test_a_lagging_image_of_the_cluster_does_not_end_a_transaction_without_its_marker() -> None:
+def test_a_lagging_cluster_image_does_not_complete_a_transaction_without_its_marker() -> None:
     world = World()
     owner = world.begin(TOPIC)
     del world.places.known[TOPIC]
@@ -90,7 +94,7 @@ def test_a_lagging_image_of_the_cluster_does_not_end_a_transaction_without_its_m
     assert [destination for destination, _ in world.sent] == [0]
 
 
-def test_the_marker_of_a_deleted_topic_counts_as_done() -> None:
+def test_the_transaction_log_counts_the_marker_of_a_deleted_topic_as_written() -> None:
     world = World()
     owner = world.begin(TOPIC, OTHER)
     del world.places.known[TOPIC]  # at an image past the broker's
@@ -117,7 +121,7 @@ def test_a_new_leader_of_the_transaction_log_delivers_the_markers_again() -> Non
     assert len(world.sent) == 4
 
 
-def test_a_transaction_can_end_only_after_the_markers_of_the_former_one() -> None:
+def test_a_transaction_can_end_only_after_the_former_transactions_markers_are_written() -> None:
     world = World()
     owner = world.begin(TOPIC)
     world.holds = True
@@ -140,14 +144,14 @@ def test_a_delayed_end_under_a_former_ownership_does_not_end_the_next_transactio
     assert world.state is State.ONGOING
 
 
-def test_only_the_chosen_broker_acquires_a_transactional_id() -> None:
+def test_only_the_broker_chosen_by_rendezvous_hashing_acquires_a_transactional_id() -> None:
     world = World()
     world.brokers = [1, 2, 3]
     codes = {broker: world.acquire(broker).error_code for broker in world.brokers}
     assert sorted(codes.values()) == [0, ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR]
 
 
-def test_an_unknown_id_is_created_only_on_request_and_up_to_the_limit() -> None:
+def test_the_transaction_log_creates_transactional_ids_only_on_request_and_up_to_a_limit() -> None:
     world = World(TransactionSettings(max_ids=1))
     missing = world.acquire(create=False)
     assert missing.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
@@ -157,7 +161,7 @@ def test_an_unknown_id_is_created_only_on_request_and_up_to_the_limit() -> None:
     assert world.acquire(name="z" * 1025).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_a_transaction_is_aborted_under_a_risen_epoch_after_its_timeout() -> None:
+def test_the_transaction_log_aborts_a_transaction_under_the_next_epoch_after_its_timeout() -> None:
     world = World()
     owner = world.begin(TOPIC)
     world.pass_ms(TIMEOUT_MS - 1)
@@ -176,7 +180,7 @@ def test_a_transaction_is_aborted_under_a_risen_epoch_after_its_timeout() -> Non
     assert world.add(owner).error_code == ErrorCode.PRODUCER_FENCED
 
 
-def test_an_id_expires_after_its_last_call_unless_a_transaction_is_open() -> None:
+def test_a_transactional_id_without_an_open_transaction_expires_after_its_last_call() -> None:
     week_ms = TransactionSettings().id_expiration_ms
     world = World()
     owner = world.begin(TOPIC)
@@ -201,7 +205,7 @@ def test_an_id_expires_after_its_last_call_unless_a_transaction_is_open() -> Non
     assert unknown.error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_an_administrators_marker_is_refused_while_its_transaction_is_not_ended() -> None:
+def test_the_transaction_log_refuses_an_administrators_marker_of_an_open_transaction() -> None:
     world = World()
     owner = world.begin(TOPIC)
     world.holds = True
@@ -219,7 +223,7 @@ def test_an_administrators_marker_is_refused_while_its_transaction_is_not_ended(
     assert code(1) == 0
 
 
-def test_a_checkpoint_of_the_transaction_log_has_the_whole_state() -> None:
+def test_a_checkpoint_of_the_transaction_log_restores_the_whole_state() -> None:
     world = World()
     owner = world.begin(TOPIC, OTHER, GROUPS)
     world.holds = True
@@ -239,7 +243,9 @@ def test_a_checkpoint_of_the_transaction_log_has_the_whole_state() -> None:
     assert dict(loaded.image.prepared) == {(ID, 1): True}
 
 
-def test_a_call_that_the_deposed_leader_did_not_commit_has_an_unknown_outcome() -> None:
+def test_a_transaction_log_call_that_a_deposed_leader_did_not_commit_has_an_unknown_outcome() -> (
+    None
+):
     world = World()
     owner = world.begin(TOPIC)
     world.log.auto_commit = False

@@ -100,11 +100,11 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
     (without_flags, compact_random_partitions),
     (
         with_deleted_records,
-        test_service.test_a_merge_cuts_deleted_records_from_the_run_and_the_batch_of_the_log_start,
+        test_service.test_a_merge_removes_deleted_records_from_the_run_and_the_batch_at_the_log_start,
     ),
     (
         without_the_deadline,
-        test_service.test_bytes_of_deleted_records_leave_the_store_although_their_object_has_live_neighbours,
+        test_service.test_brokers_rewrite_an_object_with_live_batches_to_remove_bytes_of_deleted_records,
     ),
     (
         whatever_the_policy,

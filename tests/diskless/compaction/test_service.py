@@ -300,9 +300,7 @@ async def keep_deadline(world: World) -> None:
     await clean_up(world)
 
 
-def test_bytes_of_deleted_records_leave_the_store_although_their_object_has_live_neighbours() -> (
-    None
-):
+def test_brokers_rewrite_an_object_with_live_batches_to_remove_bytes_of_deleted_records() -> None:
     async def work(world: World) -> None:
         await world.cluster.create("t", 2)
         secret = asyncio.create_task(world.append((b"a", b"secret")))
@@ -328,7 +326,7 @@ def test_bytes_of_deleted_records_leave_the_store_although_their_object_has_live
     story(work, physical_max_ms=300_000)
 
 
-def test_deleted_records_without_a_deadline_stay_in_an_object_with_live_neighbours() -> None:
+def test_brokers_keep_deleted_bytes_without_a_deadline_in_an_object_with_live_batches() -> None:
     async def work(world: World) -> None:
         await world.cluster.create("t", 2)
         secret = asyncio.create_task(world.append((b"a", b"secret")))
@@ -341,7 +339,7 @@ def test_deleted_records_without_a_deadline_stay_in_an_object_with_live_neighbou
     story(work)
 
 
-def test_a_merge_cuts_deleted_records_from_the_run_and_the_batch_of_the_log_start() -> None:
+def test_a_merge_removes_deleted_records_from_the_run_and_the_batch_at_the_log_start() -> None:
     async def work(world: World) -> None:
         await world.cluster.create("t")
         await world.append(*((b"k", b"secret%d" % i) for i in range(3)))

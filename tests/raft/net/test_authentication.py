@@ -33,7 +33,7 @@ def let_in(world):
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_requests_are_handled_once_a_user_is_authenticated(version):
+def test_a_listener_handles_requests_once_their_user_is_authenticated(version):
     world = World()
     assert world.send(VERSIONS) == b"handled"
     shaken = shake(world)
@@ -63,7 +63,7 @@ def requests_before_authentication(world):
     yield world.send, VERSIONS
 
 
-def test_no_request_is_handled_before_authentication_in_any_state():
+def test_a_listener_handles_no_request_before_authentication_in_any_state():
     for count in range(3):
         world = World()
         steps = requests_before_authentication(world)
@@ -85,7 +85,9 @@ def test_a_connection_may_ask_for_api_versions_a_bounded_number_of_times():
 
 
 @pytest.mark.parametrize(("mechanism", "code"), [("GSSAPI", 33), ("SCRAM-SHA-512", 33), ("", 33)])
-def test_a_handshake_for_another_mechanism_is_answered_and_closes_the_connection(mechanism, code):
+def test_a_listener_answers_a_handshake_for_a_disabled_mechanism_and_closes_the_connection(
+    mechanism, code
+):
     world = World()
     assert shake(world, mechanism).error_code == code
     assert world.connection.close_reason[0] is Reason.AUTHENTICATION_FAILED
@@ -93,7 +95,7 @@ def test_a_handshake_for_another_mechanism_is_answered_and_closes_the_connection
     assert world.handled == []
 
 
-def test_wrong_credentials_are_answered_with_code_58_and_close_the_connection():
+def test_a_listener_answers_wrong_credentials_with_code_58_and_closes_the_connection():
     world = World()
     shake(world)
     answer = plain(world, password="wrong")
@@ -103,11 +105,11 @@ def test_wrong_credentials_are_answered_with_code_58_and_close_the_connection():
     assert world.connection.authentication.state is State.FAILED
 
 
-def test_sasl_bytes_without_a_handshake_are_refused_with_illegal_sasl_state():
+def test_a_listener_refuses_sasl_bytes_without_a_handshake_with_illegal_sasl_state():
     assert plain(World()).error_code == 34
 
 
-def test_a_session_ends_and_a_client_that_authenticated_anew_goes_on():
+def test_an_expired_session_closes_its_connection_unless_the_client_reauthenticated():
     world = World(lifetime_ms=1_000)
     shake(world)
     assert plain(world).session_lifetime_ms == 1_000
@@ -121,14 +123,14 @@ def test_a_session_ends_and_a_client_that_authenticated_anew_goes_on():
     assert ended.value.reason is Reason.EXPIRED
 
 
-def test_a_client_whose_session_is_over_may_still_authenticate_anew():
+def test_a_client_with_an_expired_session_may_reauthenticate():
     world = let_in(World(lifetime_ms=1_000))
     world.now = 5.0
     let_in(world)
     assert world.send(METADATA) == b"handled"
 
 
-def test_a_re_authentication_as_another_user_is_refused():
+def test_a_listener_refuses_a_reauthentication_as_another_user():
     world = World(new_mechanisms=two_users)
     let_in(world)
     shake(world)
@@ -136,12 +138,12 @@ def test_a_re_authentication_as_another_user_is_refused():
     assert world.connection.close_reason[0] is Reason.AUTHENTICATION_FAILED
 
 
-def test_a_re_authentication_by_another_mechanism_is_refused():
+def test_a_listener_refuses_a_reauthentication_by_another_mechanism():
     world = let_in(World())
     assert shake(world, "SCRAM-SHA-256").error_code == 33
 
 
-def test_no_request_is_handled_during_a_re_authentication():
+def test_a_listener_handles_no_request_during_a_reauthentication():
     world = let_in(World())
     shake(world)
     with pytest.raises(BadHeaderError):
@@ -175,15 +177,15 @@ class ForgetfulGate(SaslGate):
         pass
 
 
-def test_the_tests_of_the_gate_find_a_gate_that_handles_requests_of_strangers(monkeypatch):
+def test_the_sasl_gate_tests_catch_a_mutant_that_handles_unauthenticated_requests(monkeypatch):
     monkeypatch.setattr(World.__init__, "__defaults__", (0, ("PLAIN",), OpenGate, ServerMechanisms))
     with pytest.raises(pytest.fail.Exception):
-        test_no_request_is_handled_before_authentication_in_any_state()
+        test_a_listener_handles_no_request_before_authentication_in_any_state()
 
 
-def test_the_tests_of_the_gate_find_a_gate_that_lets_a_session_change_its_user(monkeypatch):
+def test_the_sasl_gate_tests_catch_a_mutant_that_lets_a_session_change_its_user(monkeypatch):
     monkeypatch.setattr(
         World.__init__, "__defaults__", (0, ("PLAIN",), ForgetfulGate, ServerMechanisms)
     )
     with pytest.raises(AssertionError):
-        test_a_re_authentication_as_another_user_is_refused()
+        test_a_listener_refuses_a_reauthentication_as_another_user()

@@ -41,7 +41,7 @@ def test_both_sides_of_scram_write_the_messages_of_rfc_7677():
     client.verify(signature)
 
 
-def test_an_unknown_user_gets_the_same_invented_salt_at_each_attempt_and_fails_at_the_end():
+def test_a_scram_server_gives_an_unknown_user_the_same_invented_salt_and_then_fails():
     challenges = []
     for _ in range(2):
         client = ScramClient(SHA_256, "nobody", "x", nonce=lambda: "abc")
@@ -102,12 +102,12 @@ def test_a_scram_server_refuses_a_final_message_that_was_changed(spoil):
         b"m=x,r=abcd,s=AAAA,i=4096",
     ],
 )
-def test_a_scram_client_refuses_a_server_message_that_cannot_be_right(message):
+def test_a_scram_client_refuses_an_invalid_server_message(message):
     with pytest.raises(ScramError):
         ScramClient(SHA_256, "user", "pencil", nonce=lambda: "abc").final(message)
 
 
-def test_a_user_name_with_a_comma_and_an_equals_sign_authenticates():
+def test_a_user_whose_name_has_a_comma_and_an_equals_sign_authenticates_by_scram():
     scram = SCRAM["SCRAM-SHA-512"]
     verifier = scram.credential(scram.salt_password("p", SALT, 4096), SALT, 4096)
     server = ScramServer(scram, {"a,b=c": verifier}.get, unknown_salt_key=b"k")

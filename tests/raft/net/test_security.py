@@ -99,7 +99,7 @@ async def ask(server, security, body=b"hello", host="127.0.0.1"):
         connection.close()
 
 
-def test_a_request_over_tls_is_answered_with_small_and_large_bodies(on_loop, pki):
+def test_a_tls_listener_answers_requests_with_small_and_large_bodies(on_loop, pki):
     async def main():
         security = ListenerSecurity(tls=server_tls(pki))
         async with Echo(security) as server:
@@ -166,7 +166,7 @@ def test_a_client_refuses_a_server_whose_certificate_is_not_valid_for_it(on_loop
     on_loop(main())
 
 
-def test_plaintext_and_http_on_a_tls_listener_end_their_own_connection_only(on_loop, pki):
+def test_plaintext_or_http_bytes_to_a_tls_listener_end_only_their_own_connection(on_loop, pki):
     async def main():
         async with Echo(ListenerSecurity(tls=server_tls(pki))) as server:
             for data in (
@@ -185,7 +185,7 @@ def test_plaintext_and_http_on_a_tls_listener_end_their_own_connection_only(on_l
     on_loop(main())
 
 
-def test_silent_handshakes_are_bounded_in_number_and_end_in_time(on_loop, pki):
+def test_a_listener_limits_the_number_and_duration_of_silent_tls_handshakes(on_loop, pki):
     async def main():
         limits = replace(Limits(), max_handshakes=3)
         async with Echo(ListenerSecurity(tls=server_tls(pki)), limits) as server:
@@ -203,7 +203,7 @@ def test_silent_handshakes_are_bounded_in_number_and_end_in_time(on_loop, pki):
     on_loop(main())
 
 
-def test_a_replaced_certificate_is_used_without_a_restart_and_a_broken_one_is_not(
+def test_a_listener_uses_a_replaced_certificate_without_a_restart_but_no_invalid_certificate(
     on_loop, ca, tmp_path
 ):
     async def main():
@@ -230,7 +230,7 @@ def test_a_replaced_certificate_is_used_without_a_restart_and_a_broken_one_is_no
     on_loop(main())
 
 
-def test_a_connection_ends_when_its_certificate_expires(on_loop, pki):
+def test_a_connection_ends_when_its_clients_certificate_expires(on_loop, pki):
     async def main():
         tls = server_tls(
             pki,
@@ -252,7 +252,7 @@ def test_a_connection_ends_when_its_certificate_expires(on_loop, pki):
 
 @pytest.mark.parametrize("mechanism", SASL.enabled)
 @pytest.mark.parametrize("over_tls", [False, True])
-def test_a_user_authenticates_by_each_mechanism(on_loop, pki, mechanism, over_tls):
+def test_a_user_authenticates_by_each_sasl_mechanism(on_loop, pki, mechanism, over_tls):
     async def main():
         password = "plain-secret" if mechanism == "PLAIN" else "scram-secret"
         security = ListenerSecurity(tls=server_tls(pki) if over_tls else None, sasl=SASL)
@@ -267,7 +267,9 @@ def test_a_user_authenticates_by_each_mechanism(on_loop, pki, mechanism, over_tl
 
 @pytest.mark.parametrize("mechanism", SASL.enabled)
 @pytest.mark.parametrize("user", ["alice", "mallory"])
-def test_a_wrong_password_and_an_unknown_user_are_refused_alike(on_loop, mechanism, user):
+def test_a_listener_gives_the_same_error_for_a_wrong_password_and_an_unknown_user(
+    on_loop, mechanism, user
+):
     async def main():
         async with Echo(ListenerSecurity(sasl=SASL)) as server:
             credentials = Credentials(mechanism, user, "wrong")
@@ -281,7 +283,7 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_alike(on_loop, mechani
     on_loop(main())
 
 
-def test_a_mechanism_that_is_not_enabled_is_refused_with_the_enabled_ones(on_loop):
+def test_a_listener_refuses_a_disabled_mechanism_and_names_the_enabled_mechanisms(on_loop):
     async def main():
         only_plain = ServerMechanisms(enabled=("PLAIN",))
         async with Echo(ListenerSecurity(sasl=only_plain)) as server:
@@ -291,7 +293,7 @@ def test_a_mechanism_that_is_not_enabled_is_refused_with_the_enabled_ones(on_loo
     on_loop(main())
 
 
-def test_a_request_before_authentication_closes_the_connection_unhandled(on_loop):
+def test_a_listener_closes_the_connection_of_a_request_before_authentication(on_loop):
     async def main():
         async with Echo(ListenerSecurity(sasl=SASL)) as server:
             with pytest.raises(ConnectionLostError):
@@ -301,7 +303,7 @@ def test_a_request_before_authentication_closes_the_connection_unhandled(on_loop
     on_loop(main())
 
 
-def test_a_long_frame_before_authentication_closes_the_connection(on_loop):
+def test_a_listener_closes_the_connection_of_a_long_frame_before_authentication(on_loop):
     async def main():
         async with Echo(ListenerSecurity(sasl=SASL)) as server:
             with pytest.raises(ConnectionLostError):
@@ -311,7 +313,7 @@ def test_a_long_frame_before_authentication_closes_the_connection(on_loop):
     on_loop(main())
 
 
-def test_a_connection_that_does_not_authenticate_in_time_is_closed(on_loop):
+def test_a_listener_closes_a_connection_that_does_not_authenticate_in_time(on_loop):
     async def main():
         async with Echo(ListenerSecurity(sasl=SASL)) as server:
             _, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
@@ -323,7 +325,7 @@ def test_a_connection_that_does_not_authenticate_in_time_is_closed(on_loop):
     on_loop(main())
 
 
-def test_tls_settings_name_the_property_that_cannot_be_used(pki, tmp_path):
+def test_the_error_for_unusable_tls_settings_names_the_property(pki, tmp_path):
     jks = tmp_path / "store.jks"
     jks.write_bytes(b"\xfe\xed\xfe\xed" + bytes(20))
     huge = tmp_path / "huge.pem"
@@ -348,14 +350,14 @@ def test_tls_settings_name_the_property_that_cannot_be_used(pki, tmp_path):
         assert refused.value.key == key, given
 
 
-def test_only_tls_1_2_and_newer_are_spoken(pki):
+def test_a_tls_listener_accepts_only_tls_1_2_and_newer_versions(pki):
     context = server_tls(pki).current()
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
     only = server_tls(pki, **{"ssl.enabled.protocols": "TLSv1.3"}).current()
     assert only.minimum_version is ssl.TLSVersion.TLSv1_3
 
 
-def test_handshakes_that_are_not_done_count_as_connections_of_the_listener(on_loop, pki):
+def test_unfinished_tls_handshakes_count_as_connections_of_the_listener(on_loop, pki):
     async def main():
         limits = replace(Limits(), max_connections=2)
         async with Echo(ListenerSecurity(tls=server_tls(pki)), limits) as server:

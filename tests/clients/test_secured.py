@@ -14,6 +14,7 @@ __all__ = ["kafka", "kafka_release", "written_by_kafka"]
 
 pytestmark = pytest.mark.slow
 
+TOPICS = "org.apache.kafka.tools.TopicCommand"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USERS = {
     "PLAIN": (USER, PASSWORD),
@@ -191,6 +192,16 @@ def test_kafkas_tools_create_a_scram_user_with_which_a_java_client_authenticates
         return node.run("topics", "list", config=dave).returncode == 0
 
     wait_until(lets_in, "the broker has seen the new user")
-    topics = "org.apache.kafka.tools.TopicCommand"
-    listed = kafka.run(topics, *where[:2], "--command-config", str(dave), "--list")
-    assert "t" in listed.out.split()
+    assert "t" in kafka.run(TOPICS, *where[:2], "--command-config", str(dave), "--list").out
+
+
+@pytest.mark.soak
+@pytest.mark.java
+@pytest.mark.timeout(660)
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+def test_a_java_client_is_let_in_by_each_protocol_and_mechanism(node, kafka, way):
+    protocol, mechanism = way
+    identity = USERS.get(mechanism, ("", ""))
+    config = node.command_config(protocol, mechanism, *identity)
+    where = ("--bootstrap-server", node.address(protocol), "--command-config", str(config))
+    assert "t" in kafka.run(TOPICS, *where, "--list").out.split()

@@ -1,0 +1,70 @@
+"""Kafka's TransactionalMessageCopier copies a topic exactly once, though it is killed.
+
+It is the judge of Kafka's own system tests: it reads a partition as a member of a group, writes the
+records in transactions of a few, aborts some at random, and commits its offsets with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.clients.apache_kafka import apache_kafka
+from tests.clients.client import How, Message
+from tests.clients.world import World
+from tests.ecosystem.java_program import JavaProgram
+from tests.interop.conftest import kafka, kafka_release, written_by_kafka
+from tests.interop.kafka_run import Kafka
+
+__all__ = ["kafka", "kafka_release", "written_by_kafka"]
+
+pytestmark = [pytest.mark.java, pytest.mark.soak, pytest.mark.timeout(660)]
+
+COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
+MESSAGES: Final = 2_000
+KILLS: Final = 2
+
+
+@pytest.fixture(scope="module")
+def world(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with apache_kafka(kafka, tmp_path_factory.mktemp("kafka") / "node") as running:
+        yield running
+
+
+def copied_values(world: World, topic: str) -> list[bytes | None]:
+    """Return what a reader of committed records has got of a topic when nothing more comes."""
+    with world.other.follow(topic, 0, 0, committed_only=True) as reader:
+        found = [one.value for one in reader.read(MESSAGES, timeout_s=120)]
+        return found + [one.value for one in reader.poll(1.0)]
+
+
+def check_copier(kafka: Kafka, world: World, home: Path) -> None:
+    """Copy a topic; kill the copier now and then; compare output and input."""
+    source, target, group = world.topic(), world.topic(), world.name("group")
+    values = [b"%d" % number for number in range(MESSAGES)]
+    world.other.send(source, [Message(value) for value in values], How(idempotent=True))
+    arguments = (
+        "--broker-list", world.bootstrap, "--input-topic", source, "--input-partition", "0",
+        "--output-topic", target, "--transactional-id", world.name("copier"),
+        "--consumer-group", group, "--max-messages", "-1", "--transaction-size", "20",
+        "--transaction-timeout", "5000", "--enable-random-aborts", "--group-mode",
+        "--use-group-metadata",
+    )  # fmt: skip
+    for kill in range(KILLS):
+        with JavaProgram(kafka, home, f"copier-{kill}", COPIER, *arguments):
+            wanted = MESSAGES * (kill + 1) // (KILLS + 2)
+
+            with world.other.follow(target, 0, 0, committed_only=True) as reader:
+                reader.read(wanted, timeout_s=120)
+    with JavaProgram(kafka, home, "copier-last", COPIER, *arguments):
+        found = copied_values(world, target)
+    assert found == values
+
+
+def test_kafkas_copier_copies_a_topic_on_kafka_exactly_once(
+    kafka: Kafka, world: World, tmp_path: Path
+) -> None:
+    check_copier(kafka, world, tmp_path / "copier")

@@ -51,6 +51,9 @@ class Replica(CallTarget, Protocol):
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
         """Return a partition's log start and high watermark in this replica, from memory."""
 
+    def stable_ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
+        """Return a partition's log start and last stable offset in this replica, from memory."""
+
 
 class Cluster(Protocol):
     """A broker's view of its cluster, and its clients of other nodes. Belongs to the event loop."""

@@ -31,6 +31,9 @@ from records.batch import iter_batches
 from records.compression import Buffer
 from records.errors import RecordError
 
+MARKER: Final = 0
+"""Format of a transaction marker, which lies in no object."""
+
 APPENDED: Final = 1
 """Format of the objects that brokers append: batches as producers sent them, at offset 0."""
 

@@ -19,13 +19,9 @@ from uuid import UUID
 from coordinator.batch.runs import APPENDED, Run, StoredObject
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.state import NO_LOG, Log, LogId, ProducerKey, Tables
-from coordinator.batch.transactions import (
-    MARKER_BATCH_BYTES,
-    Aborted,
-    last_stable_offset,
-    overlapping,
-)
+from coordinator.batch.transactions import Aborted, last_stable_offset, overlapping
 from records.kafka_errors import ErrorCode
+from records.marker_batches import MARKER_BATCH_BYTES
 from records.rpc.batch_coordinator import (
     AbortedTransaction,
     FindBatchesRequest,
@@ -358,6 +354,15 @@ def _list(
         timestamp=timestamp,
         offset=offset,
     )
+
+
+def stable_ends(tables: Tables, topic_id: UUID, partition: int) -> Log | None:
+    """Return an undeleted partition's log start and last stable offset; None if unknown."""
+    log_id = find_log_id(tables, topic_id, partition)
+    log = None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
+    if isinstance(log_id, ErrorCode) or log is None:
+        return None
+    return log[0], last_stable_offset(log, tables.open_transactions.get(log_id))
 
 
 def log_ends(tables: Tables, topic_id: UUID, partition: int) -> Log | None:

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from coordinator.batch.calls import Lookup, Report, call_of
 from coordinator.batch.freshness import Freshness
-from coordinator.batch.reads import Runs, log_ends
+from coordinator.batch.reads import Runs, log_ends, stable_ends
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.sqlite.described import described
 from coordinator.batch.sqlite.machine import CoordinatorMachine
@@ -108,6 +108,13 @@ class ReadOnlyCoordinator:
         Costs next to nothing: tells a caller whether anything has changed.
         """
         return log_ends(self._machine.store, topic_id, partition)
+
+    def stable_ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
+        """Return a partition's applied log start and last stable offset, or None if not found.
+
+        As `ends`, for readers of committed transactions.
+        """
+        return stable_ends(self._machine.store, topic_id, partition)
 
     async def call(self, request: CoordinatorRequest[A]) -> A:
         """Answer a request that only reads, from this replica's applied state."""

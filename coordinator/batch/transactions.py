@@ -22,9 +22,6 @@ COMMITTED: Final = 1
 ABORTED: Final = 0
 """Outcomes of a marker."""
 
-MARKER_BATCH_BYTES: Final = 78
-"""Size of the control batch that a broker builds for a marker. Source: KIP-98, Control messages."""
-
 
 class Transactional(NamedTuple):
     """The part of a producer's row that only transactional producers have."""

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from coordinator.batch.reads import READ_COMMITTED
 from coordinator.errors import CoordinatorError
 from diskless.apis.delete_records import DeleteRecords
 from diskless.apis.forwarding import seconds
@@ -95,7 +96,7 @@ class Offsets:
         timeout_s = seconds(request.timeout_ms) if request.timeout_ms > 0 else BARRIER_S
         look_up_s = timeout_s if request.timeout_ms > 0 else LOOK_UP_S
         deadline = asyncio.get_running_loop().time() + look_up_s
-        image = self._cluster.image
+        image, committed = self._cluster.image, request.isolation_level == READ_COMMITTED
         seen: dict[tuple[str, int], int] = {}
         for topic in request.topics:
             for requested in topic.partitions:
@@ -126,7 +127,7 @@ class Offsets:
                     answers.append(ListedOffset(ErrorCode.NONE))
                 else:
                     positions.append(len(answers))
-                    wanted.append(OffsetQuery(place, requested.timestamp))
+                    wanted.append(OffsetQuery(place, requested.timestamp, committed=committed))
                     answers.append(ListedOffset(ErrorCode.NONE))
         listed = await list_offsets(self._cluster, wanted, timeout_s)
         exact = await self._all_exact(wanted, listed, deadline)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
+from coordinator.batch.reads import READ_COMMITTED
 from coordinator.controller.image import MetadataImage
 from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
@@ -52,6 +53,7 @@ class OffsetQuery(NamedTuple):
     place: CoordinatedPartition
     timestamp: int  # or a sentinel
     from_offset: int = -1  # first offset of a search by timestamp; -1: the log start
+    committed: bool = False  # read_committed: nothing at or above the last stable offset
 
 
 class ListedOffset(NamedTuple):
@@ -84,6 +86,8 @@ async def list_offsets(
     cluster: Cluster, wanted: Sequence[OffsetQuery], timeout_s: float = BARRIER_S
 ) -> list[ListedOffset]:
     """List current offsets from the batch coordinators, in the order of the queries.
+
+    All queries of a call have the same isolation level.
 
     The coordinators answer once their state has every committed record.
     """
@@ -125,8 +129,9 @@ async def _ask(
                     ),
                 ),
             )
-            for place, timestamp, from_offset in wanted
+            for place, timestamp, from_offset, _ in wanted
         ),
+        isolation_level=READ_COMMITTED if wanted[0].committed else 0,
     )
     try:
         async with asyncio.timeout(timeout_s):

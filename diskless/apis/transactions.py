@@ -144,7 +144,8 @@ async def _describe_at(
                     producer_epoch=producer.producer_epoch,
                     last_sequence=producer.last_sequence,
                     last_timestamp=producer.appended_at_ms,
-                    coordinator_epoch=-1,
+                    coordinator_epoch=producer.coordinator_epoch,
+                    current_txn_start_offset=producer.current_txn_start_offset,
                 )
                 for producer in found.producers
             ),

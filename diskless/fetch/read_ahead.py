@@ -203,7 +203,7 @@ class ReadAhead:
             stream.is_refilling = False
         if stream not in self._streams:
             return
-        for run in runs:
+        for run in (found for found in runs if not found.is_marker):
             is_full = self.pending_bytes + run.size_bytes > self._settings.max_bytes
             if run.size_bytes > room or is_full or len(stream.ahead) >= MAX_RUNS:
                 break

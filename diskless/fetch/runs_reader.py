@@ -4,7 +4,8 @@ A run is a sequence of batches of one partition that lie side by side in one obj
 consecutive offsets. In the object each batch begins at offset 0; here it gets the offset that the
 coordinator assigned, and the constant leader epoch. Neither is under the checksum. Under
 LogAppendTime it also gets the time of its append, and then a new checksum. A rewritten object holds
-batches in their final form (`records.final_batches`), which leave as they are.
+batches in their final form (`records.final_batches`), which leave as they are. A transaction marker
+is a run without an object: its control batch is built here.
 
 All bytes from the store are verified: each batch's checksum, and that the batches make up the run
 exactly, in bytes and in offsets. Bytes that fail are read once more, past the cache; if they fail
@@ -32,8 +33,9 @@ from diskless.stores import ByteRange
 from records.batch import CRC_START, BatchHeader, iter_batches
 from records.errors import CorruptBatchError, RecordError
 from records.final_batches import stamp_final
+from records.marker_batches import marker_batch
 from records.rpc.batch_coordinator import FindBatchesResponse
-from records.wal import APPENDED, FINAL
+from records.wal import APPENDED, FINAL, MARKER
 
 log = logging.getLogger("diskless.fetch.service")
 
@@ -54,25 +56,42 @@ class Run(NamedTuple):
     append_time: int  # ms since 1970
     object_format: int = APPENDED  # FINAL: its batches are sent as they are
     max_timestamp: int = -1  # ms since 1970; -1: unknown
+    control: bytes = b""  # the batch of a transaction marker, which lies in no object
 
     @property
     def is_final(self) -> bool:
-        """Return whether the object's batches have their final offsets, epoch and times."""
-        return self.object_format == FINAL
+        """Return whether the run's batches have their final offsets, epoch and times."""
+        return self.object_format == FINAL or self.is_marker
+
+    @property
+    def is_marker(self) -> bool:
+        """Return whether the run is a transaction marker, without an object."""
+        return bool(self.control)
 
 
 def run_of(batch: FoundBatch) -> Run:
     """Convert a run of batches from a FindBatches response to a `Run`."""
+    control = b""
+    if batch.object_format == MARKER:
+        control = marker_batch(
+            base_offset=batch.base_offset,
+            timestamp=batch.batch_max_timestamp,
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            outcome=batch.marker_outcome,
+            coordinator_epoch=batch.coordinator_epoch,
+        )
     return Run(
         batch.object_key,
         batch.byte_offset,
-        batch.size,
+        batch.size or len(control),
         batch.base_offset,
         batch.last_offset,
         batch.message_timestamp_type,
         batch.log_append_timestamp,
         batch.object_format,
         batch.batch_max_timestamp,
+        control,
     )
 
 
@@ -179,6 +198,8 @@ async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
 
     Raises DamagedRunError if no batch is sound.
     """
+    if run.is_marker:
+        return memoryview(run.control), _Layout(array("q", (1,)), array("q", (len(run.control),)))
     where = ByteRange(run.byte_offset, run.size_bytes)
     data, notes = await cache.read_noted(run.object_key, where)
     try:

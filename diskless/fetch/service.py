@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from coordinator.batch.reads import READ_COMMITTED
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.controller.placement import PlacedBroker, is_known, unfenced_brokers
 from coordinator.errors import CoordinatorError
@@ -64,6 +65,7 @@ EARLIEST: Final = -2  # ListOffsets' timestamps
 LATEST: Final = -1
 
 _Topic = FetchResponse.FetchableTopicResponse
+_Aborted = FetchResponse.FetchableTopicResponse.PartitionData.AbortedTransaction
 _Partition = FetchResponse.FetchableTopicResponse.PartitionData
 _FoundBatches = rpc.FindBatchesResponse.Topic.Partition
 _ListedOffset = rpc.ListDisklessOffsetsResponse.Topic.Partition
@@ -77,6 +79,7 @@ class _RequestedPartition(NamedTuple):
     partition: int
     offset: int
     max_bytes: int
+    committed: bool = False  # read_committed: up to the last stable offset
 
 
 class _PartitionResult(NamedTuple):
@@ -91,6 +94,8 @@ class _PartitionResult(NamedTuple):
     is_above: bool = False  # in doubt: above the replica's high watermark
     preferred: int = NOWHERE_ELSE
     max_bytes: int = 0  # of the runs' bytes in the response; the first batch is always whole
+    last_stable_offset: int = -1  # -1: the high watermark
+    aborted: tuple[rpc.AbortedTransaction, ...] = ()
 
 
 @dataclass(slots=True)
@@ -183,7 +188,7 @@ class FetchService:
         """
         loop, image = asyncio.get_running_loop(), self._cluster.image
         seen = [
-            (answer.asked, (answer.log_start_offset, answer.high_watermark))
+            (answer.asked, (answer.log_start_offset, _end_of(answer)))
             for answer in answers
             if answer.asked is not None
         ]
@@ -198,9 +203,12 @@ class FetchService:
                 await asyncio.sleep(max(0.0, pause_s))
 
     def _ends(self, asked: _RequestedPartition) -> tuple[int, int] | None:
-        """Return a partition's log start and high watermark in this broker's replica."""
+        """Return a partition's log start and readable end in this broker's replica."""
         replica = self._cluster.replica(asked.coordinator)
-        return None if replica is None else replica.ends(asked.topic_id, asked.partition)
+        if replica is None:
+            return None
+        ends = replica.stable_ends if asked.committed else replica.ends
+        return ends(asked.topic_id, asked.partition)
 
     async def close(self) -> None:
         """Cancel the reads ahead, which no Fetch waits for."""
@@ -244,11 +252,15 @@ class FetchService:
     ) -> list[_PartitionResult]:
         """Look up every partition of the request; return the results in the request's order."""
         image, pace = self._cluster.image, Pace()
-        requested = []
+        committed = request.isolation_level == READ_COMMITTED
+        requested: list[_PartitionResult | _RequestedPartition] = []
         for topic in request.topics:
             for wanted in topic.partitions:
                 await pace.step()
-                requested.append(_resolve(image, version, topic, wanted))
+                resolved = _resolve(image, version, topic, wanted)
+                if committed and isinstance(resolved, _RequestedPartition):
+                    resolved = resolved._replace(committed=True)
+                requested.append(resolved)
         answers = [
             known if isinstance(known, _PartitionResult) else _PartitionResult()
             for known in requested
@@ -293,6 +305,7 @@ class FetchService:
         request = rpc.FindBatchesRequest(
             coordinator_partition=coordinator,
             max_bytes=max_bytes,
+            isolation_level=READ_COMMITTED if asked[0].committed else 0,
             topics=tuple(
                 topic(
                     topic_id=partition.topic_id,
@@ -428,7 +441,7 @@ class FetchService:
             return () if found is None or found.error_code else tuple(map(run_of, found.batches))
 
         self.read_ahead.note(
-            (asked.topic_id, asked.partition), offset, answer.runs, answer.high_watermark, look_up
+            (asked.topic_id, asked.partition), offset, answer.runs, _end_of(answer), look_up
         )
 
     def _response(
@@ -445,12 +458,33 @@ class FetchService:
             partition_index=asked.partition,
             error_code=answer.error,
             high_watermark=answer.high_watermark,
-            last_stable_offset=answer.high_watermark,  # there are no transactions
+            last_stable_offset=(
+                answer.high_watermark
+                if answer.last_stable_offset == -1
+                else answer.last_stable_offset
+            ),
             log_start_offset=answer.log_start_offset,
-            aborted_transactions=None,
+            aborted_transactions=_aborted_of(answer),
             preferred_read_replica=answer.preferred,
             records=records,
         )
+
+
+def _end_of(answer: _PartitionResult) -> int:
+    """Return the end of the offsets that this answer's reader may see."""
+    stable = answer.last_stable_offset
+    is_committed = answer.asked is not None and answer.asked.committed
+    return stable if is_committed and stable != -1 else answer.high_watermark
+
+
+def _aborted_of(answer: _PartitionResult) -> tuple[_Aborted, ...] | None:
+    """Return the aborted transactions of a response; None for a reader of everything."""
+    if answer.asked is None or not answer.asked.committed or answer.error:
+        return None
+    return tuple(
+        _Aborted(producer_id=one.producer_id, first_offset=one.first_offset)
+        for one in answer.aborted
+    )
 
 
 def _check_range(
@@ -477,7 +511,15 @@ def _answer_of(asked: _RequestedPartition, found: _FoundBatches | None) -> _Part
     if found.error_code:  # the image has the partition, and the replica does not have it yet
         return _PartitionResult(ErrorCode.OFFSET_NOT_AVAILABLE)
     runs = tuple(map(run_of, found.batches))
-    return _PartitionResult(0, found.high_watermark, found.log_start_offset, runs, asked)
+    return _PartitionResult(
+        0,
+        found.high_watermark,
+        found.log_start_offset,
+        runs,
+        asked,
+        last_stable_offset=found.last_stable_offset,
+        aborted=found.aborted,
+    )
 
 
 def _resolve(

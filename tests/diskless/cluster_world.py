@@ -26,7 +26,7 @@ from uuid import UUID
 from coordinator.batch.decide import Decision
 from coordinator.batch.describe import describe_topics
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
-from coordinator.batch.reads import find_batches, log_ends
+from coordinator.batch.reads import find_batches, log_ends, stable_ends
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.controller.cluster_view import ImageView
 from coordinator.controller.coordinator_calls import ClientCalls
@@ -610,6 +610,10 @@ class WorldReplica:
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
         """See Replica."""
         return log_ends(self.state, topic_id, partition)
+
+    def stable_ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
+        """See Replica."""
+        return stable_ends(self.state, topic_id, partition)
 
     async def call(self, request: Any) -> Any:
         """See CallTarget: FindBatches, and overviews of the applied state."""

@@ -12,13 +12,16 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from coordinator.batch.cluster_view import StaticView
 from coordinator.batch.memory import InMemoryCoordinator
-from coordinator.batch.reads import log_ends
+from coordinator.batch.reads import log_ends, stable_ends
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.controller.image import MetadataImage
 from coordinator.errors import CoordinatorError
+from coordinator.features import Features
+from coordinator.persistent_map import Map
 from diskless.cluster import Cluster
 from diskless.fetch import service as fetch
 from diskless.fetch.commit_notifications import CommitNotifications
@@ -31,7 +34,9 @@ from diskless.produce.object_writer import Identity, ObjectWriter, WriterSetting
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
 from records.batch import iter_batches, iter_records
+from records.features import ESKER_VERSION
 from records.kafka_errors import ErrorCode
+from records.marker_batches import marker_batch
 from records.object_keys import ObjectKeys
 from records.rpc.base import CoordinatorRequest
 from records.rpc.batch_coordinator import (
@@ -42,8 +47,10 @@ from records.rpc.batch_coordinator import (
     FindBatchesResponse,
     InitDisklessTopicsRequest,
     ListDisklessOffsetsRequest,
+    TransactionalBatch,
 )
 from records.rpc.fetch import FetchRequest, FetchResponse
+from records.rpc.transaction_markers import TransactionMarker, WriteTransactionMarkersRequest
 from tests.coordinator.controller.test_chunks import with_topic
 from tests.diskless.produce_world import Sent, a_batch
 from tests.diskless.virtual_time import run
@@ -60,6 +67,9 @@ class Coordinator(InMemoryCoordinator):
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
         return log_ends(self.state, topic_id, partition)
 
+    def stable_ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
+        return stable_ends(self.state, topic_id, partition)
+
 
 class Submitting:
     """An in-memory coordinator with the client's `submit`."""
@@ -68,14 +78,37 @@ class Submitting:
         self.coordinator = coordinator
         self.news = news
         self.away = False
+        self.sequence = 0
+        self.number = -1  # of the transaction that batches are sent in; -1: of none
 
     def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
         return asyncio.ensure_future(self._commit(request))
 
     async def _commit(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
+        if self.number >= 0:
+            request = self._in_transaction(request)
         answer = await self.coordinator.call(request)
         self.news.notify()
         return answer
+
+    def _in_transaction(self, request: CommitBatchesRequest) -> CommitBatchesRequest:
+        """Let the only batch of an object be one of producer 7's transaction."""
+        (topic,) = request.topics
+        (partition,) = topic.partitions
+        (batch,) = partition.batches
+        self.sequence += batch.last_offset + 1
+        batch = batch._replace(
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=self.sequence - batch.last_offset - 1,
+            last_sequence=self.sequence - 1,
+        )
+        partition = replace(partition, batches=(batch,))
+        return replace(
+            request,
+            topics=(replace(topic, partitions=(partition,)),),
+            transactional=(TransactionalBatch(0, self.number, 1, 2**62),),
+        )
 
     async def call(self, request: CoordinatorRequest[Any]) -> Any:
         if self.away and isinstance(request, ListDisklessOffsetsRequest):
@@ -112,7 +145,8 @@ class Broker:
         self.memory = MemoryStore(lambda: NOW_MS)
         self.store = FaultyStore(self.memory, Random(1), asyncio.sleep)
         settings = CoordinatorSettings(keys=KEYS)
-        self.coordinator = Coordinator(settings, StaticView(), lambda: NOW_MS)
+        view = StaticView(finalized=Features(Map[str, int]().set(ESKER_VERSION, 4)))
+        self.coordinator = Coordinator(settings, view, lambda: NOW_MS)
         self.leader = Submitting(self.coordinator, self.news)
         self.replica: Coordinator | None = self.coordinator
         self.age_ms: float | None = 0.0  # of the replica
@@ -146,6 +180,15 @@ class Broker:
         self.writer.append(*sent.where, sent.accepted, append_time=False, waiter=sent)
         return sent
 
+    async def mark(self, number: int, outcome: int, producer: int = 7, epoch: int = 0) -> None:
+        """Write a marker of the first partition."""
+        marker = TransactionMarker(0, 0, producer, epoch, number, outcome, 3)
+        request = WriteTransactionMarkersRequest(
+            coordinator_partition=0, topic_ids=(self.topic_id,), markers=(marker,)
+        )
+        assert (await self.coordinator.call(request)).marker_error_codes == (0,)
+        self.news.notify()
+
     async def produce(self, *numbers: int, partition: int = 0) -> list[AppendResult]:
         sent = [self.send(number, partition) for number in numbers]
         while not all(one.results for one in sent):
@@ -164,11 +207,13 @@ class Broker:
         topic: str = "t",
         topic_id: UUID = UUID(int=0),  # noqa: B008
         leader_epoch: int = -1,
+        isolation: int = 0,
     ) -> FetchResponse.FetchableTopicResponse.PartitionData:
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=min_bytes,
             max_bytes=max_bytes,
+            isolation_level=isolation,
             topics=(
                 _topic(
                     topic=topic,
@@ -218,6 +263,50 @@ def test_a_fetch_returns_acknowledged_records_at_the_offsets_of_their_acknowledg
         assert numbers((await broker.fetch(3)).records)[0] == (2, 8)
         assert (await broker.fetch(6)).records == b""
         assert (await broker.fetch(0, partition=1)).high_watermark == 0
+
+    claim(work)
+
+
+def test_a_read_committed_fetch_ends_before_an_open_transaction_and_waits_for_its_end() -> None:
+    async def work(broker: Broker) -> None:
+        await broker.produce(1)
+        broker.leader.number = 5
+        await broker.produce(2)
+        broker.leader.number = -1
+        await broker.produce(3)
+        found = await broker.fetch(0, isolation=1)
+        assert numbers(found.records) == [(0, 1), (1, 1)]
+        assert (found.last_stable_offset, found.high_watermark) == (2, 6)
+        assert found.aborted_transactions == ()
+        assert len(numbers((await broker.fetch(0)).records)) == 6
+        waiting = asyncio.ensure_future(broker.fetch(2, isolation=1, max_wait_ms=30_000))
+        await broker.produce(4, partition=1)
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        await broker.mark(5, 0)
+        found = await waiting
+        assert (found.last_stable_offset, found.high_watermark) == (7, 7)
+        aborted = found.aborted_transactions or ()
+        assert [(one.producer_id, one.first_offset) for one in aborted] == [(7, 2)]
+        *batches, marker = iter_batches(found.records or b"")
+        assert [batch.header.base_offset for batch in batches] == [2, 4]
+        assert bytes(marker.view) == marker_batch(
+            base_offset=6,
+            timestamp=NOW_MS,
+            producer_id=7,
+            producer_epoch=0,
+            outcome=0,
+            coordinator_epoch=3,
+        )
+        everything = await broker.fetch(0)
+        assert everything.aborted_transactions is None
+        assert [batch.header.is_control for batch in iter_batches(everything.records or b"")] == [
+            False,
+            False,
+            False,
+            True,
+        ]
+        assert len((await broker.fetch(6)).records or b"") == 78
 
     claim(work)
 

@@ -514,7 +514,11 @@ class Rewriting:
     # --- tasks ----------------------------------------------------------------------------------
 
     async def _execute(self, kind: str, coordinator: int, task: Task) -> None:
-        """Run a merge or compaction task and count the results; log a failed task."""
+        """Run a merge or compaction task and count the results; log a failed task.
+
+        An object that replaced nothing is an orphan once its lease has ended, so a task that failed
+        or was abandoned ends the lease: otherwise each pass would renew it.
+        """
         counters = self.counters.kinds[kind]
         epoch = self._epoch
         if epoch is None:
@@ -549,7 +553,10 @@ class Rewriting:
         except FAILURES as error:
             counters.failures += 1
             log.warning("action=%s error=%r", kind, str(error))
+            await leases.release()
             return
+        if report.is_abandoned:
+            await leases.release()
         self._note(kind, report)
 
     def _note(self, kind: str, report: Report) -> None:

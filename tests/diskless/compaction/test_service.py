@@ -137,6 +137,10 @@ class World:
         topics = (topic(topic_id=topic_id, partitions=(partition,)),)
         await self.cluster.leaders[0].call(DeleteDisklessRecordsRequest(topics=topics))
 
+    def object_ids(self) -> set[int]:
+        """Return the ids of the objects in the store."""
+        return {int(key.rpartition("/")[2]) for key in self.broker.memory.objects}
+
     def runs(self) -> list[Any]:
         """Return the live runs of all partitions."""
         state = self.cluster.leaders[0].state
@@ -264,9 +268,7 @@ async def clean_up(world: World) -> None:
         await asyncio.sleep(300)
         world.cluster.leaders[0].run_maintenance()
         await world.broker.cleaner.clean()
-    used = {run.object_id for run in world.runs()}
-    kept = {int(key.rpartition("/")[2]) for key in world.broker.memory.objects}
-    assert kept == used
+    assert world.object_ids() == {run.object_id for run in world.runs()}
 
 
 def test_removing_compact_from_the_cleanup_policy_ends_compaction_before_its_next_replacement() -> (
@@ -364,6 +366,27 @@ def test_a_merge_removes_deleted_records_from_the_run_and_the_batch_at_the_log_s
         assert world.rewriting.counters.kinds[MERGE].tasks == tasks
 
     story(work, physical_max_ms=300_000)
+
+
+def test_an_object_that_replaced_nothing_is_deleted_although_its_broker_goes_on() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("t", configs=COMPACT)
+        await world.append((b"a", b"1"))
+        await world.append((b"a", b"2"))
+
+        async def flip() -> None:
+            await world.set_policy("delete")
+
+        world.worker.before_replace = flip
+        await world.rewriting.run_pass()
+        for _ in range(10):
+            await asyncio.sleep(200)
+            await world.rewriting.run_pass()  # which would renew the lease
+            world.cluster.leaders[0].run_maintenance()
+            await world.broker.cleaner.clean()
+        assert world.object_ids() == {run.object_id for run in world.runs()}
+
+    story(work)
 
 
 def test_the_coordinator_refuses_a_merge_whose_first_records_were_deleted_meanwhile() -> None:

@@ -315,7 +315,7 @@ def _append_batches(
 
 
 def _markers(tables: Tables, record: TransactionMarkersRecord) -> None:
-    """End transactions by their markers, which take offsets and change producers' rows."""
+    """End transactions by their markers, which take offsets and change producer states."""
     for index, partition, offset, producer_id, epoch, number, coordinator_epoch in zip(
         record.topic_indexes,
         record.partitions,
@@ -342,7 +342,7 @@ def _markers(tables: Tables, record: TransactionMarkersRecord) -> None:
 
 
 def _close_transaction(tables: Tables, log_id: LogId, producer_id: int) -> None:
-    """Remove a producer's transaction from the open ones of a partition."""
+    """Remove a producer's transaction from a partition's open transactions."""
     left = without_producer(tables.open_transactions.get(log_id) or (), producer_id)
     if left:
         tables.open_transactions[log_id] = left

@@ -182,7 +182,7 @@ class InMemoryState:
             self._end_aborted(log_id)
 
     def _end_aborted(self, log_id: LogId, named: Iterable[tuple[int, int]] = ()) -> None:
-        """Remove aborted entries that are named, or that the log start has passed."""
+        """Remove these aborted transactions, and those that end below the log start."""
         gone, log_start = set(named), self.logs[log_id][0]
         left = [
             entry
@@ -285,7 +285,7 @@ class InMemoryState:
         self._check_transactions()
 
     def _check_transactions(self) -> None:
-        """Assert that the tables of transactions agree with the producers' rows and the runs."""
+        """Assert that the tables of transactions agree with producer states and runs."""
         rows: dict[LogId, list[tuple[int, int]]] = {}
         for (log_id, producer_id), (_, _, kept, row) in self.producers.items():
             assert kept or row is not None, f"neither batches nor markers: {producer_id}, {log_id}"

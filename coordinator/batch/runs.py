@@ -169,7 +169,7 @@ def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
 
 
 def _transactions_of(record: ObjectCommitRecord) -> list[tuple[int, int] | None] | None:
-    """Return producer id and number of each batch's transaction; None if no batch has one."""
+    """Return each batch's producer id and transaction number; None without any transaction."""
     if not record.transaction_numbers:
         return None
     pairs = zip(record.producer_ids, record.transaction_numbers, strict=True)
@@ -177,7 +177,7 @@ def _transactions_of(record: ObjectCommitRecord) -> list[tuple[int, int] | None]
 
 
 def marker_runs(record: TransactionMarkersRecord) -> Iterator[tuple[int, Run]]:
-    """Yield the run of each marker that takes an offset, with the marker's index in the record."""
+    """Yield the run of each marker with an offset, and the marker's index in the record."""
     at_ms = record.written_at_ms
     facts = zip(
         record.producer_ids,
@@ -193,7 +193,7 @@ def marker_runs(record: TransactionMarkersRecord) -> Iterator[tuple[int, Run]]:
 
 
 def aborted_of(record: TransactionMarkersRecord) -> Iterator[tuple[int, Aborted]]:
-    """Yield the entry of each transaction that a record aborts, with its index in the record."""
+    """Yield each transaction that a record aborts, and its index in the record."""
     rows = zip(
         record.producer_ids,
         record.first_offsets,

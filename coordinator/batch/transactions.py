@@ -64,7 +64,7 @@ OpenTransactions = tuple[tuple[int, int], ...]
 
 
 def opened(row: Transactional | None, number: int, offset: int) -> Transactional:
-    """Return a producer's row after a batch of a transaction was appended at an offset.
+    """Return a producer's state after a batch of a transaction was appended at an offset.
 
     >>> opened(None, 7, 100)
     Transactional(open_number=7, first_offset=100, ended_number=-1, coordinator_epoch=-1)
@@ -74,7 +74,7 @@ def opened(row: Transactional | None, number: int, offset: int) -> Transactional
 
 
 def ended(row: Transactional | None, number: int, coordinator_epoch: int) -> Transactional:
-    """Return a producer's row after a marker: only the transaction of its number is ended.
+    """Return a producer's state after a marker, which ends the transaction of its number.
 
     >>> ended(Transactional(7, 100, 6, 1), 7, 2)
     Transactional(open_number=-1, first_offset=-1, ended_number=7, coordinator_epoch=2)
@@ -90,12 +90,12 @@ def ended(row: Transactional | None, number: int, coordinator_epoch: int) -> Tra
 
 
 def without_producer(transactions: OpenTransactions, producer_id: int) -> OpenTransactions:
-    """Return the open transactions of a partition without the one of a producer."""
+    """Return a partition's open transactions without the transaction of one producer."""
     return tuple(one for one in transactions if one[1] != producer_id)
 
 
 def last_stable_offset(log: tuple[int, int], transactions: OpenTransactions | None) -> int:
-    """Return the offset below which every transaction of a partition has ended (exclusive).
+    """Return a partition's last stable offset: all transactions below it have ended.
 
     >>> last_stable_offset((0, 9), ()), last_stable_offset((0, 9), ((4, 1), (6, 2)))
     (9, 4)
@@ -107,7 +107,7 @@ def last_stable_offset(log: tuple[int, int], transactions: OpenTransactions | No
 
 
 def overlapping(entries: Iterable[Aborted], end_offset: int) -> list[Aborted]:
-    """Return the aborted transactions that begin below an offset.
+    """Return those of the aborted transactions that begin below an offset.
 
     Args:  entries: by rising last offset. The scan stops where no later entry can begin below.
     """

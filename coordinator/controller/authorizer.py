@@ -88,7 +88,7 @@ class Rule(NamedTuple):
     permission: int
 
     def is_of(self, principal: str, host: str) -> bool:
-        """Return whether the rule is about this principal at this address."""
+        """Return whether the rule concerns this principal at this address."""
         return self.principal in (principal, ANY_USER) and self.host in (host, WILDCARD)
 
     def denies(self, operation: Operation) -> bool:
@@ -113,7 +113,7 @@ class Authorizer:
         super_users: frozenset[str] = frozenset(),
         allow_everyone: bool = False,
     ) -> None:
-        """Index the rules of an image.
+        """Index the access control rules of a cluster image.
 
         Args:  super_users: principals as TYPE:NAME that may do everything.
                allow_everyone: what is decided for a resource without any rule.
@@ -150,7 +150,7 @@ class Authorizer:
         return allowed if found else self._allow_everyone
 
     def _rules_of(self, kind: ResourceType, name: str) -> list[list[Rule]]:
-        """Return the rules whose pattern matches this resource, one list for each pattern."""
+        """Return the rules with a pattern that matches this resource, one list per pattern."""
         found = []
         for literal in dict.fromkeys((name, WILDCARD)):
             if (rules := self._literal.get((kind, literal))) is not None:

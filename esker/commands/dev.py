@@ -117,8 +117,8 @@ Secure = Annotated[
     bool,
     typer.Option(
         "--secure",
-        help="Give all listeners TLS and SASL, with certificates and a first user made in "
-        "--dir; default: PLAINTEXT.",
+        help="Use TLS and SASL on all listeners, with certificates and a first user created in "
+        "--dir; default: PLAINTEXT listeners.",
     ),
 ]
 

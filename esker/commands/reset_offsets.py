@@ -53,7 +53,7 @@ Topics = Annotated[
     ),
 ]
 AllGroups = Annotated[
-    bool, typer.Option("--all-groups", help="Reset all groups; default: those that are named.")
+    bool, typer.Option("--all-groups", help="Reset all groups; default: the named groups.")
 ]
 AllTopics = Annotated[
     bool,
@@ -77,8 +77,8 @@ Export = Annotated[
     bool,
     typer.Option(
         "--export",
-        help="Print new offsets as CSV (topic,partition,offset, before it the group if there are "
-        "several) for --from-file; default: print a table.",
+        help="Print new offsets as CSV for --from-file (topic,partition,offset, or for several "
+        "groups group,topic,partition,offset); default: print a table.",
     ),
 ]
 
@@ -132,8 +132,8 @@ FromFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Path of a CSV file with the columns topic,partition,offset, or group before them, as "
-        "--export prints it.",
+        help="Path of a CSV file with the columns topic,partition,offset or "
+        "group,topic,partition,offset, as --export prints it.",
     ),
 ]
 

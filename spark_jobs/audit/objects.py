@@ -131,7 +131,7 @@ class OldRuns(NamedTuple):
 
     @property
     def digest(self) -> int:
-        """Return the digest by which a rewriter names these runs, by rising offset."""
+        """Return the digest by which a ReplaceRuns request identifies these runs."""
         rows = np.frombuffer(self.rows, np.int64).reshape(-1, len(_OF_OLD_RUN))
         in_order = rows[np.argsort(rows[:, 0], kind="stable"), 1:]
         found = blake2b(in_order.astype(">i8").tobytes(), digest_size=8).digest()

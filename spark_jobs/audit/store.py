@@ -195,12 +195,12 @@ def _differences(inspection: Inspection, footer: Footer) -> Iterator[str]:
 
 
 def _format_of(rows: Rows) -> int:
-    """Return the object format that the log has for these batches or runs."""
+    """Return the object format that the log records for these batches or runs."""
     return int(rows["object_format"][0]) if "object_format" in rows.columns else APPENDED
 
 
 def _parts_of(footer: Footer) -> dict[TopicPartition, PartitionBytes]:
-    """Return the part of an object that each partition has, by topic id and index.
+    """Return each partition's part of an object, by topic id and partition index.
 
     A partition may have several parts of a merged object, which lie side by side.
     """

@@ -199,7 +199,9 @@ def test_kafkas_tools_create_a_scram_user_with_which_a_java_client_authenticates
 @pytest.mark.java
 @pytest.mark.timeout(660)
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
-def test_a_java_client_is_let_in_by_each_protocol_and_mechanism(node, kafka, way):
+def test_a_java_client_authenticates_with_each_security_protocol_and_sasl_mechanism(
+    node, kafka, way
+):
     protocol, mechanism = way
     identity = USERS.get(mechanism, ("", ""))
     config = node.command_config(protocol, mechanism, *identity)

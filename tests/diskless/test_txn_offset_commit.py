@@ -81,7 +81,7 @@ def transactions_are_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "has_transactions", lambda _features: True)
 
 
-def test_a_broker_refuses_offsets_of_transactions_while_the_features_allow_none(
+def test_a_broker_refuses_txn_offset_commit_while_the_features_allow_no_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.undo()

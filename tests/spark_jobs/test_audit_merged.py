@@ -76,7 +76,7 @@ def damage_the_footer(data: bytearray) -> None:
     data[-40] ^= 1
 
 
-def test_the_audit_reads_the_bytes_of_merged_objects_and_finds_no_fault_in_sound_ones(
+def test_the_audit_of_undamaged_merged_objects_finds_no_violation(
     tmp_path: Path,
 ) -> None:
     world, entries = merged(tmp_path)
@@ -104,7 +104,7 @@ def test_the_audit_finds_each_fault_in_the_bytes_of_merged_objects(tmp_path: Pat
         assert rule in found[0], found
 
 
-def test_the_audit_finds_a_replacement_whose_digest_names_other_runs(tmp_path: Path) -> None:
+def test_the_audit_finds_a_replacement_with_the_digest_of_other_runs(tmp_path: Path) -> None:
     world, entries = merged(tmp_path)
     index, record = next(
         (i, one.value) for i, one in enumerate(entries) if isinstance(one.value, RunsReplacedRecord)

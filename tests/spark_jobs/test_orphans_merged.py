@@ -32,7 +32,7 @@ def kinds(world: MergeWorld, *object_ids: int) -> list[Kind]:
     return [Kind(kind) for kind in known.classify(np.array(object_ids)).tolist()]
 
 
-def test_the_object_of_a_killed_plan_of_merges_is_leased_and_later_an_orphan_of_its_lease(
+def test_an_object_of_a_killed_merge_plan_becomes_an_orphan_when_its_lease_ends(
     tmp_path: Path,
 ) -> None:
     class Killed(BaseException):
@@ -67,7 +67,7 @@ def test_the_object_of_a_killed_plan_of_merges_is_leased_and_later_an_orphan_of_
     asyncio.run(story())
 
 
-def test_a_missing_merged_object_is_lost_data_and_missing_sources_of_it_are_not(
+def test_the_orphans_command_reports_a_missing_merged_object_but_no_missing_source_as_lost(
     tmp_path: Path,
 ) -> None:
     async def story() -> MergeWorld:

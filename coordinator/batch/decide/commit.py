@@ -204,7 +204,7 @@ def _first_answer(object_id: int, tables: Tables) -> Answered:
 
 
 def _judge_number(row: Transactional | None, proof: TransactionalBatch | None) -> Refused | None:
-    """Return the refusal of a batch by its producer's transactions, or None to accept it."""
+    """Return the refusal of a batch with a wrong transaction number, or None to accept it."""
     if row is None:
         return None
     if proof is None:
@@ -270,7 +270,7 @@ def _columns(request: CommitBatchesRequest) -> _Columns | str:
 def _proofs(
     request: CommitBatchesRequest, columns: _Columns, context: Context
 ) -> dict[int, TransactionalBatch] | str:
-    """Return the proofs of transactional batches by batch index, or an error message.
+    """Return the transaction proofs of batches by batch index, or an error message.
 
     Raises:  CoordinatorError below the level of transactions: the object is to be sent again.
     """
@@ -468,7 +468,7 @@ class _Commit:
         return None if sequence == follows else Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def _epoch_can_have_expired(self, proof: TransactionalBatch | None) -> bool:
-        """Return whether producer state of a transactional producer's epoch can have expired.
+        """Return whether the state of a transactional producer's epoch can have expired.
 
         A transactional producer keeps its id through many epochs, and each begins at sequence 0. In
         version 2 each transaction has an epoch of its own.
@@ -494,7 +494,7 @@ class _Commit:
         return self.context.now_ms - handed_out_ms >= lifetime_ms
 
     def _transaction_numbers(self) -> tuple[int, ...]:
-        """Return the transaction number of each batch, or nothing if no batch has one."""
+        """Return the transaction number of each batch, or an empty result if no batch has one."""
         if not self.proofs:
             return ()
         numbers = [-1] * len(self.base_offsets)

@@ -73,7 +73,7 @@ _COLUMNS: Final = (
 def decide_markers(
     request: WriteTransactionMarkersRequest, tables: Tables, context: Context
 ) -> Answered:
-    """Write the markers of transactions that have not ended yet in their partitions."""
+    """Write transaction markers in partitions where the transactions have not ended yet."""
     if not may_write_format(context.view.features(), TRANSACTIONS_LEVEL):
         return _refuse(ErrorCode.UNSUPPORTED_VERSION, NEEDS_LEVEL)
     if len(request.markers) > MAX_MARKERS:
@@ -103,7 +103,7 @@ class _Writer:
         self._rows: list[_Row] = []
 
     def judge(self, marker: TransactionMarker) -> ErrorCode:
-        """Note the marker if it changes the state, and return the code of its answer."""
+        """Collect the marker if it changes the state, and return the response code for it."""
         log_id = self._find(marker)
         if isinstance(log_id, ErrorCode):
             return log_id
@@ -126,7 +126,7 @@ class _Writer:
         return ErrorCode.NONE
 
     def _find(self, marker: TransactionMarker) -> LogId | ErrorCode:
-        """Return the log id of a marker's partition, or the code that tells the sender what to do.
+        """Return the log id of a marker's partition, or the error code for the sender.
 
         UNKNOWN_TOPIC_ID is said of a tombstone only: the sender gives up the marker then.
         """
@@ -150,7 +150,7 @@ class _Writer:
         *,
         ends: bool,
     ) -> None:
-        """Add a row for a marker; it takes the next offset if it `ends` a transaction."""
+        """Add a row for a marker, which takes the next offset if it `ends` a transaction."""
         offset = log[1] if ends else -1
         if log_id not in self._open:
             self._open[log_id] = self._tables.open_transactions.get(log_id) or ()
@@ -162,7 +162,7 @@ class _Writer:
         self._rows.append(_Row._make(row))
 
     def records(self, now_ms: int) -> tuple[TransactionMarkersRecord, ...]:
-        """Return one record with all noted markers, or no record if there are none."""
+        """Return one record with all collected markers, or no record if there are none."""
         if not self._rows:
             return ()
         used = sorted({row.topic_index for row in self._rows})

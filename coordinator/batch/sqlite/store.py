@@ -266,7 +266,7 @@ class Store:
         self._gathered += len(record.last_offsets)
 
     def _add_markers(self, record: TransactionMarkersRecord) -> None:
-        """Add the runs of markers, and the entries of aborted transactions."""
+        """Insert the runs of transaction markers, and the aborted transactions."""
 
         def log_id_at(index: int) -> LogId:
             topic_id = record.topic_ids[record.topic_indexes[index]]

@@ -204,7 +204,7 @@ class TransactionStories(Told):
 
         self.tell(story)
 
-    def test_read_committed_look_ups_end_between_runs_at_the_last_stable_offset(self) -> None:
+    def test_read_committed_look_ups_end_at_the_last_run_below_the_last_stable_offset(self) -> None:
         async def story(world: World) -> None:
             broker = await begin(world)
             together = (of(8, at=0), of(7, at=100), of(7, 1, at=200), of(9, at=300))
@@ -222,7 +222,9 @@ class TransactionStories(Told):
 
         self.tell(story)
 
-    def test_an_aborted_transaction_is_named_while_its_records_are_read(self) -> None:
+    def test_find_batches_returns_an_aborted_transaction_whose_records_are_in_the_response(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             broker = await begin(world)
             await send(broker, of(7), numbers=(1,))
@@ -243,7 +245,7 @@ class TransactionStories(Told):
 
         self.tell(story)
 
-    def test_a_repeated_marker_writes_nothing_and_is_answered_as_done(self) -> None:
+    def test_a_repeated_transaction_marker_writes_no_record_and_succeeds(self) -> None:
         async def story(world: World) -> None:
             broker = await begin(world)
             await send(broker, of(7), numbers=(1,))
@@ -259,7 +261,7 @@ class TransactionStories(Told):
 
         self.tell(story)
 
-    def test_a_marker_without_a_batch_keeps_late_batches_of_its_transaction_out(self) -> None:
+    def test_a_marker_of_a_transaction_without_batches_refuses_its_late_batches(self) -> None:
         async def story(world: World) -> None:
             broker = await begin(world)
             assert await codes(world, marker(3, ABORT)) == [0]
@@ -271,7 +273,9 @@ class TransactionStories(Told):
 
         self.tell(story)
 
-    def test_a_batch_of_an_ended_or_another_number_is_refused_by_a_retriable_error(self) -> None:
+    def test_the_coordinator_refuses_a_batch_of_an_ended_or_other_transaction_retriably(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             broker = await begin(world)
             await send(broker, of(7), numbers=(2,))
@@ -285,7 +289,7 @@ class TransactionStories(Told):
 
         self.tell(story)
 
-    def test_a_marker_of_the_same_epoch_keeps_the_producers_sequence(self) -> None:
+    def test_a_transaction_marker_of_the_same_epoch_keeps_the_producers_sequence(self) -> None:
         async def story(world: World) -> None:
             broker = await begin(world)
             await send(broker, of(7), numbers=(1,))
@@ -298,7 +302,9 @@ class TransactionStories(Told):
 
         self.tell(story)
 
-    def test_a_higher_marker_leaves_a_lower_open_number_to_an_administrator(self) -> None:
+    def test_a_marker_with_a_higher_transaction_number_does_not_end_the_lower_open_transaction(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             broker = await begin(world)
             await send(broker, of(7), numbers=(1,))
@@ -316,7 +322,9 @@ class TransactionStories(Told):
 
         self.tell(story)
 
-    def test_only_an_old_epoch_of_version_1_begins_without_state_above_sequence_0(self) -> None:
+    def test_only_an_old_epoch_of_tv1_may_begin_above_sequence_0_without_producer_state(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             broker = await begin(world)
             world.view.handed_out[7] = LONG_AGO_MS
@@ -348,7 +356,9 @@ class TransactionStories(Told):
 
         self.tell(story)
 
-    def test_markers_of_unknown_partitions_are_told_from_those_of_deleted_topics(self) -> None:
+    def test_markers_for_unknown_partitions_and_for_deleted_topics_get_different_codes(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             broker = await begin(world)
             assert await codes(world, marker(1), topic=OTHER_TOPIC) == [UNKNOWN_PARTITION]
@@ -361,7 +371,7 @@ class TransactionStories(Told):
 
         self.tell(story)
 
-    def test_malformed_markers_are_refused_and_the_others_are_written(self) -> None:
+    def test_the_coordinator_refuses_only_the_malformed_markers_of_a_request(self) -> None:
         async def story(world: World) -> None:
             await begin(world)
             wrong = (
@@ -379,7 +389,7 @@ class TransactionStories(Told):
 
         self.tell(story)
 
-    def test_below_its_level_the_coordinator_refuses_markers_and_transactional_batches(
+    def test_the_coordinator_refuses_markers_and_transactional_batches_below_the_feature_level(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -392,7 +402,7 @@ class TransactionStories(Told):
 
         self.tell(story)
 
-    def test_runs_are_replaced_only_below_the_last_stable_offset(self) -> None:
+    def test_the_coordinator_replaces_runs_only_below_the_last_stable_offset(self) -> None:
         async def story(world: World) -> None:
             broker = await begin(world)
             await send(broker, of(7, records=10), numbers=(1,))

@@ -203,50 +203,50 @@ KILLERS: Final[dict[str, Killer]] = {
         "the_coordinators_search_by_timestamp_finds_rewritten_runs"
     ),
     "the_number_of_a_batch_is_ignored": contract(
-        "a_batch_of_an_ended_or_another_number_is_refused_by_a_retriable_error"
+        "the_coordinator_refuses_a_batch_of_an_ended_or_other_transaction_retriably"
     ),
     "an_ended_number_is_accepted_again": contract(
-        "a_marker_without_a_batch_keeps_late_batches_of_its_transaction_out"
+        "a_marker_of_a_transaction_without_batches_refuses_its_late_batches"
     ),
     "another_open_number_is_accepted": contract(
-        "a_batch_of_an_ended_or_another_number_is_refused_by_a_retriable_error"
+        "the_coordinator_refuses_a_batch_of_an_ended_or_other_transaction_retriably"
     ),
     "duplicates_are_answered_after_the_number": contract(
-        "a_batch_of_an_ended_or_another_number_is_refused_by_a_retriable_error"
+        "the_coordinator_refuses_a_batch_of_an_ended_or_other_transaction_retriably"
     ),
     "a_producer_without_batches_begins_anywhere": contract(
-        "a_marker_without_a_batch_keeps_late_batches_of_its_transaction_out"
+        "a_marker_of_a_transaction_without_batches_refuses_its_late_batches"
     ),
     "the_age_of_the_producer_id_alone_is_judged": contract(
-        "only_an_old_epoch_of_version_1_begins_without_state_above_sequence_0"
+        "only_an_old_epoch_of_tv1_may_begin_above_sequence_0_without_producer_state"
     ),
     "every_marker_clears_the_kept_batches": contract(
-        "a_marker_of_the_same_epoch_keeps_the_producers_sequence"
+        "a_transaction_marker_of_the_same_epoch_keeps_the_producers_sequence"
     ),
     "no_marker_clears_the_kept_batches": contract(
-        "a_marker_of_the_same_epoch_keeps_the_producers_sequence"
+        "a_transaction_marker_of_the_same_epoch_keeps_the_producers_sequence"
     ),
     "a_marker_is_not_idempotent": contract(
-        "a_repeated_marker_writes_nothing_and_is_answered_as_done"
+        "a_repeated_transaction_marker_writes_no_record_and_succeeds"
     ),
     "a_higher_marker_ends_a_lower_number": contract(
-        "a_higher_marker_leaves_a_lower_open_number_to_an_administrator"
+        "a_marker_with_a_higher_transaction_number_does_not_end_the_lower_open_transaction"
     ),
     "a_marker_without_data_raises_no_number": contract(
-        "a_marker_without_a_batch_keeps_late_batches_of_its_transaction_out"
+        "a_marker_of_a_transaction_without_batches_refuses_its_late_batches"
     ),
     "an_open_transaction_expires": contract("a_producer_with_an_open_transaction_does_not_expire"),
     "runs_mix_transactions": contract(
-        "read_committed_look_ups_end_between_runs_at_the_last_stable_offset"
+        "read_committed_look_ups_end_at_the_last_run_below_the_last_stable_offset"
     ),
     "the_last_stable_offset_is_the_high_watermark": contract(
-        "runs_are_replaced_only_below_the_last_stable_offset"
+        "the_coordinator_replaces_runs_only_below_the_last_stable_offset"
     ),
     "the_aborted_list_is_dropped_with_the_marker": contract(
-        "an_aborted_transaction_is_named_while_its_records_are_read"
+        "find_batches_returns_an_aborted_transaction_whose_records_are_in_the_response"
     ),
     "aborted_entries_go_with_their_first_offset": contract(
-        "an_aborted_transaction_is_named_while_its_records_are_read"
+        "find_batches_returns_an_aborted_transaction_whose_records_are_in_the_response"
     ),
 }
 

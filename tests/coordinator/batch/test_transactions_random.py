@@ -245,7 +245,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_a_partition_answers_what_a_plain_list_of_its_transactions_says(
+def test_random_transactions_of_a_partition_agree_with_a_list_model(
     tmp_path: Path, seed: int
 ) -> None:
     asyncio.run(live(tmp_path, seed))

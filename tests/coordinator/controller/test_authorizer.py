@@ -128,14 +128,14 @@ def prefixed(name, permission=ALLOW):
     return rule(resource_name=name, pattern_type=PatternType.PREFIXED, permission=permission)
 
 
-def test_a_deny_goes_before_every_allow_whatever_their_patterns():
+def test_a_deny_rule_overrides_every_allow_rule_of_any_pattern():
     assert allowed(rule())
     assert not allowed(rule(), prefixed("or", DENY))
     assert not allowed(prefixed("orders"), rule(permission=DENY, resource_name="*"))
     assert not allowed(rule(), rule(Operation.ALL, DENY))
 
 
-def test_an_allow_implies_describe_and_a_deny_does_not():
+def test_an_allow_rule_implies_describe_and_a_deny_rule_does_not():
     for operation in (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER):
         assert allowed(rule(operation), operation=Operation.DESCRIBE)
     assert allowed(rule(Operation.ALTER_CONFIGS), operation=Operation.DESCRIBE_CONFIGS)
@@ -144,13 +144,13 @@ def test_an_allow_implies_describe_and_a_deny_does_not():
     assert allowed(describe, rule(permission=DENY), operation=Operation.DESCRIBE)
 
 
-def test_a_rule_of_another_user_closes_a_resource_that_was_open_to_everybody():
+def test_a_rule_for_another_user_ends_the_default_access_of_everybody_to_a_resource():
     assert allowed(allow_everyone=True)
     assert not allowed(rule(principal="User:bob"), allow_everyone=True)
     assert allowed(rule(principal="User:bob"), name="other", allow_everyone=True)
 
 
-def test_every_prefix_of_a_name_is_found_among_many():
+def test_the_authorizer_finds_the_rules_of_every_prefix_of_a_name():
     others = [prefixed(f"order{number}") for number in range(50)]
     others += [prefixed(f"orders-{number}") for number in range(50)]
     assert not allowed(*others)
@@ -173,7 +173,7 @@ def test_every_prefix_of_a_name_is_found_among_many():
         ("is_of", lambda self, principal, _: self.principal == principal),
     ],
 )
-def test_the_model_finds_an_authorizer_with_one_rule_changed(monkeypatch, mutant):
+def test_the_authorizer_model_catches_each_authorizer_mutant(monkeypatch, mutant):
     name, changed = mutant
     monkeypatch.setattr(Rule, name, changed)
     stories = [

@@ -161,7 +161,7 @@ def ignore_sequence_numbers(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("mistake", [ignore_transaction_numbers, ignore_sequence_numbers])
-def test_a_group_log_that_ignores_numbers_fails_random_schedules(
+def test_the_random_schedules_catch_a_group_log_that_ignores_transaction_numbers(
     mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mistake(monkeypatch)

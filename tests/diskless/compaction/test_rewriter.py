@@ -194,7 +194,7 @@ def test_merging_objects_writes_one_object_sorted_by_partition_and_changes_no_re
     run_on_loop(on_loop)
 
 
-def test_a_merge_of_many_runs_has_only_a_window_of_reads_under_way_at_once(
+def test_a_merge_of_many_runs_reads_a_bounded_number_of_bytes_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rewriting, "WINDOW_RUNS", 3)

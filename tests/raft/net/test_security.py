@@ -376,7 +376,7 @@ def test_unfinished_tls_handshakes_count_as_connections_of_the_listener(on_loop,
     on_loop(main())
 
 
-def test_a_certificate_to_which_no_mapping_rule_applies_is_refused(on_loop, pki):
+def test_a_listener_refuses_a_certificate_to_which_no_mapping_rule_applies(on_loop, pki):
     async def main():
         tls = server_tls(
             pki,

@@ -77,7 +77,7 @@ class OffsetMap:
         self._count = 0
 
     def __len__(self) -> int:
-        """Return the number of keys in the map, where each pending entry counts as another key."""
+        """Return the number of keys in the map, counting a key that is pending again twice."""
         return self._count + self._pending_count + len(self._collisions)
 
     def put(self, digests: Digests, offsets: Numbers) -> None:

@@ -272,7 +272,7 @@ class Tables(Protocol):
 
     @property
     def replacing(self) -> SmallTable[tuple[LogId, int], int]:
-        """Return the ranges whose runs of batches proposed records replace.
+        """Return the offset ranges in which proposed records replace runs of batches.
 
         Keys are log id and first offset, values end offsets (exclusive).
         """

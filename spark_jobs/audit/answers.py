@@ -302,6 +302,6 @@ def counters_at(ledger: Ledger, offset: int) -> Counters:
 
 
 def comparable_answers(kept: KeptAnswers) -> dict[str, Any]:
-    """Return kept commit responses and broker epochs as one dictionary, with a name for each."""
+    """Return kept commit responses and broker epochs in a dictionary with descriptive keys."""
     answers = {f"answer {i}": (*one, kept.starts.get(i, ())) for i, one in kept.answers.items()}
     return answers | {f"broker {i}": one for i, one in kept.brokers.items()}

@@ -225,9 +225,7 @@ def test_reset_offsets_parses_dates_and_durations_as_kafkas_tool_does() -> None:
         ("t,0,9999999999999999999", "line 1: partition and offset are not numbers"),
     ],
 )
-def test_the_error_for_an_invalid_file_of_offsets_to_reset_to_names_the_line(
-    text: str, says: str
-) -> None:
+def test_the_error_for_an_invalid_reset_offsets_file_names_the_line(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_plan(text, "g")
 
@@ -254,7 +252,7 @@ ENTRY = {"topic": "t", "partition": 0, "offset": 1}
         ({"partitions": [ENTRY, ENTRY]}, r"partitions\[1\]: t-0 is there twice"),
     ],
 )
-def test_the_error_for_an_invalid_file_of_offsets_to_delete_to_names_the_entry(
+def test_the_error_for_an_invalid_records_delete_file_names_the_entry(
     document: Any, says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):

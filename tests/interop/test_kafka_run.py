@@ -40,7 +40,7 @@ def test_the_kafka_tests_do_not_run_a_metadata_shell_that_fails_again(monkeypatc
         shell_after(monkeypatch, ToolFailedError("no"), Said("image", ""))
 
 
-def test_the_kafka_tests_run_a_metadata_shell_without_output_again(monkeypatch):
+def test_the_kafka_tests_repeat_a_metadata_shell_run_that_printed_nothing(monkeypatch):
     early = [Said("", "")] * (SHELL_ATTEMPTS - 1)
     assert shell_after(monkeypatch, *early, Said("image", "")) == "image"
     with pytest.raises(ToolFailedError, match="finds nothing"):

@@ -256,9 +256,9 @@ class RunsReplacedRecord(MetadataRecord, key=1119, versions="0"):
     max_timestamps: Array[Int64]  # ms since 1970
     append_times: Array[Int64]  # ms since 1970; the newest of the sources
     timestamp_types: Array[Int8]  # 0 create time, 1 append time
-    ended_counts: Annotated[Array[Int32], tag(0)] = ()  # reserved: aborted entries of each range
-    ended_producer_ids: Annotated[Array[Int64], tag(1)] = ()  # reserved
-    ended_first_offsets: Annotated[Array[Int64], tag(2)] = ()  # reserved
+    ended_counts: Annotated[Array[Int32], tag(0)] = ()  # aborted entries of each range
+    ended_producer_ids: Annotated[Array[Int64], tag(1)] = ()  # of each ended entry
+    ended_first_offsets: Annotated[Array[Int64], tag(2)] = ()  # of each ended entry
 
 
 class TransactionMarkersRecord(MetadataRecord, key=1160, versions="0"):

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from coordinator.batch.interface import CallTarget
-from coordinator.batch.runs import digest_runs
+from coordinator.batch.runs import NO_OBJECT, digest_runs
 from coordinator.errors import CoordinatorError
 from diskless.compaction.tasks import MAX_OLD_RUNS, RewrittenObject, RewrittenRange
 from records.kafka_errors import ErrorCode, error_name
@@ -227,7 +227,9 @@ class RewriteLeases:
             end_offset=each.old_runs[-1].last_offset + 1,
             old_run_count=len(each.old_runs),
             old_runs_digest=digest_runs(
-                (self._keys.object_id(run.object_key), run.byte_offset, run.size_bytes)
+                (NO_OBJECT, 0, 0)  # a marker: its bytes lie in no object
+                if run.is_marker
+                else (self._keys.object_id(run.object_key), run.byte_offset, run.size_bytes)
                 for run in each.old_runs
             ),
             bound=each.bound,

@@ -146,7 +146,12 @@ def plan_merges(
     urgent: list[Source] = []
     for each in partitions:
         young_ms = now_ms - settings.min_age_ms
-        kinds = [_kind(run, each, sparse, overdue, young_ms) for run in each.runs]
+        kinds: list[int] = []
+        for run in each.runs:
+            if run.is_marker:  # goes where the run before it goes
+                kinds.append(kinds[-1] if kinds else _LEFT)
+            else:
+                kinds.append(_kind(run, each, sparse, overdue, young_ms))
         for kind, first, end in _stretches(kinds):
             runs = each.runs[first:end]
             if kind == _APPENDED:
@@ -236,6 +241,8 @@ def _merge_appended(
     ids: dict[str, int] = {}
     for _, runs in chosen:
         for run in runs:
+            if run.is_marker:
+                continue
             key = ids.setdefault(run.object_key, object_id(run.object_key))
             sizes[key] = sizes.get(key, 0) + run.size_bytes
     ends: list[int] = []  # the last object id of each interval
@@ -250,7 +257,7 @@ def _merge_appended(
         newest, first = -1, 0
         places = []
         for run in runs:
-            newest = max(newest, ids[run.object_key])
+            newest = max(newest, ids.get(run.object_key, -1))
             places.append(bisect_left(ends, newest))
         for end in range(1, len(runs) + 1):
             if end == len(runs) or places[end] != places[first]:

@@ -225,7 +225,8 @@ class Rewriter:
     async def _map_keys(self, task: CompactionTask, report: Report) -> OffsetMap:
         """Map each key of the dirty runs to the newest offset of a record with that key.
 
-        Lowers `report.bound` to the first run that is damaged or for which the map is full.
+        Lowers `report.bound` to the first run that is damaged, has a transactional batch, or does
+        not fit into the map.
         """
         offsets = OffsetMap()
         most = max(1, self._settings.map_bytes // ENTRY_BYTES)
@@ -233,7 +234,10 @@ class Rewriter:
         async for run, batches in self._read(task.source, dirty, report):
             if len(offsets) > most:
                 offsets.merge()
-            if len(offsets) > most:
+            is_transactional = any(batch.header.is_transactional for batch in batches)
+            # Why: an aborted record must not count as the newest of its key, and which transactions
+            # were aborted is not known here. Rounds end before the first transactional batch.
+            if len(offsets) > most or is_transactional:
                 report.bound = run.base_offset
                 break
             try:

@@ -30,6 +30,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from coordinator.batch.interface import CallTarget
+from coordinator.batch.reads import READ_COMMITTED
 from coordinator.controller.config_defs import COMPACT, DELETE
 from coordinator.controller.decide.configs import cleanup_policies, topic_value
 from coordinator.controller.image import MetadataImage, TopicImage
@@ -369,6 +370,7 @@ class Rewriting:
                     coordinator_partition=coordinator,
                     max_bytes=MAX_BYTES,
                     topics=(topic(topic_id=partition.topic.topic_id, partitions=(asked,)),),
+                    isolation_level=READ_COMMITTED,  # replaced runs end below the stable offset
                 )
             )
             found = answer.responses[0].partitions[0]

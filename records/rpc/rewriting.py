@@ -61,7 +61,7 @@ class NewRun(NamedTuple):
 
 
 class AbortedEntry(NamedTuple):
-    """An aborted transaction of a partition. Reserved for transactions."""
+    """An aborted transaction of a partition, whose entry ends with a compaction."""
 
     producer_id: Int64
     first_offset: Int64
@@ -83,7 +83,7 @@ class ReplaceRunsRequest(CoordinatorRequest["ReplaceRunsResponse"], key=1117, ve
             bound: Int64 = -1  # exclusive, of the key map; -1: merged, every record is kept
             flags: Int8 = 0  # HORIZONS_SET, TOMBSTONES_REMOVED
             runs: Array[NewRun]
-            ended_aborted: Array[AbortedEntry] = ()  # reserved
+            ended_aborted: Array[AbortedEntry] = ()
 
         topic_id: Uuid
         partitions: Array[Partition]

@@ -17,7 +17,7 @@ from diskless.compaction.planner import (
 )
 from diskless.fetch.runs_reader import Run
 from records.final_batches import MAX_RUN_BYTES
-from records.wal import APPENDED, FINAL
+from records.wal import APPENDED, FINAL, MARKER
 
 TOPIC = UUID(int=1)
 YOUNG_MS, WAIT_MS, FEWEST_SAVED = MergeSettings()
@@ -51,6 +51,20 @@ def test_the_compaction_planner_merges_all_partitions_of_an_interval_of_object_i
     assert sorted(map(names, merges)) == [
         [(0, list("0123456")), (1, list("0246"))],  # 11 MiB; the rest saves too little
     ]
+
+
+def test_the_compaction_planner_merges_a_marker_with_the_run_before_it() -> None:
+    runs = runs_of(*((i, MIB) for i in range(22)))
+    marked = [
+        run._replace(object_key="", size_bytes=78, object_format=MARKER, control=b"m")
+        if run.base_offset % 2
+        else run
+        for run in runs
+    ]
+    (merge,) = plan(marked)
+    ((_, keys),) = names(merge)
+    assert keys == [key for number in range(0, len(keys), 2) for key in (str(number), "")]
+    assert len(keys) >= 18
 
 
 def test_the_compaction_planner_plans_a_partly_filled_object_only_for_old_and_numerous_runs() -> (

@@ -30,9 +30,10 @@ from records.batch import iter_batches, iter_records
 from records.batch_writer import build_batch
 from records.cleaning import Cleaned
 from records.compression import Compression
+from records.marker_batches import marker_batch
 from records.object_keys import ObjectKeys
 from records.rpc.rewriting import HORIZONS_SET
-from records.wal import FINAL, PartitionBatches, build_object, read_footer, verify_partition
+from records.wal import FINAL, MARKER, PartitionBatches, build_object, read_footer, verify_partition
 from tests.diskless.virtual_time import run as run_on_loop
 
 KEYS = ObjectKeys(prefix="", cluster_id="Ck3xYzAAAAAAAAAAAAAAAA", coordinator_partition=0)
@@ -104,6 +105,16 @@ class World:
             kind = int(append_time >= 0)
             live.append(Run(key, position, len(data), base, base + count - 1, kind, append_time))
             position += len(data)
+
+    def mark(self, name) -> None:
+        """Append a transaction marker, which lies in no object."""
+        live = self.runs[name]
+        base = live[-1].last_offset + 1
+        control = marker_batch(
+            base_offset=base, timestamp=5, producer_id=7, producer_epoch=0, outcome=0,
+            coordinator_epoch=3,
+        )  # fmt: skip
+        live.append(Run("", 0, len(control), base, base, 0, 5, MARKER, 5, control))
 
     def sources(self) -> list[Source]:
         return [
@@ -290,6 +301,39 @@ def test_a_resumed_compaction_round_rewrites_only_the_runs_that_were_not_rewritt
         await world.compact(P0, first_dirty=done, rewritten_until=done)
         assert world.written[1].ranges[0].old_runs[0].base_offset == done
         assert await world.read(P0) == (rows[3:], end)
+
+    run_on_loop(on_loop)
+
+
+def test_a_merge_writes_the_control_batch_of_a_marker_between_the_runs_around_it() -> None:
+    async def on_loop() -> None:
+        world = World()
+        for i in range(2):
+            world.append({P0: [(b"k", b"%d" % i)]})
+            world.mark(P0)
+        before = await world.read(P0)
+        await world.rewriter.merge(world.sources())
+        (run,) = world.runs[P0]
+        assert run.object_format == FINAL
+        assert await world.read(P0) == before
+        batches = iter_batches(
+            await read_runs(ObjectCache(world.store), [run], from_offset=0, max_bytes=1 << 20)
+        )
+        assert [batch.header.is_control for batch in batches] == [False, True, False, True]
+
+    run_on_loop(on_loop)
+
+
+def test_a_compaction_round_ends_before_the_first_transactional_batch() -> None:
+    async def on_loop() -> None:
+        world = World()
+        for i in range(3):
+            world.append({P0: [(b"k", b"%d" % i)]})
+        world.mark(P0)
+        world.append({P0: [(b"k", b"3")]})
+        report = await world.compact(P0)
+        assert (report.bound, report.damages) == (3, [])
+        assert (await world.read(P0, 2))[0][0] == (2, 5, b"k", b"2")
 
     run_on_loop(on_loop)
 

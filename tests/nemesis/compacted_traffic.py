@@ -14,6 +14,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -27,6 +28,7 @@ from tests.clients.client import How, Message, Refused
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
 from tests.clients.test_orphan_sweep import SHORT, Sweep
+from tests.nemesis.record_traffic import end_offset
 from tests.raft.driver.client import Client as Wire
 from tests.waiting import Deadline, wait_until
 
@@ -130,9 +132,10 @@ class CompactedTraffic:
 def read_compacted(address: tuple[str, int]) -> list[tuple[bytes, bytes | None]]:
     """Read the keys and values of the compacted topic, in order, up to its end."""
     records: list[tuple[bytes, bytes | None]] = []
-    position, end = 0, 1
+    position = 0
     deadline = Deadline(f"{TOPIC} is read up to its end")
     with Wire(*address, timeout_s=10) as wire:
+        end = end_offset(wire, TOPIC, 0)  # of the coordinator; a broker's replica may be behind
         while position < end:
             asked = FetchRequest.FetchTopic
             place = asked.FetchPartition(
@@ -156,7 +159,7 @@ def read_compacted(address: tuple[str, int]) -> list[tuple[bytes, bytes | None]]
                     for record in iter_records(batch)
                 ]
             if position == before:
-                deadline.pause_s(f"{position} of {end}: error {found.error_code}")
+                time.sleep(deadline.pause_s(f"{position} of {end}: error {found.error_code}"))
     return records
 
 

@@ -17,6 +17,7 @@ from uuid import UUID
 from coordinator.controller.decide.configs import process_settings
 from coordinator.controller.image import MetadataImage
 from coordinator.groups.settings import GroupSettings
+from coordinator.transactions.settings import TransactionSettings
 from diskless.apis import (
     chunks,
     configs,
@@ -31,8 +32,9 @@ from diskless.apis import (
 from diskless.apis.cluster import ClusterApis
 from diskless.apis.configs import OwnSetting
 from diskless.apis.groups import GroupApis
-from diskless.apis.producers import ProducerApis
+from diskless.apis.producers import ProducerApis, ProducerIds
 from diskless.apis.records import RecordApis
+from diskless.apis.transaction_calls import TransactionCalls
 from diskless.cluster import Cluster
 from diskless.compaction.child import ChildWorker
 from diskless.compaction.service import Rewriting, RewritingSettings
@@ -49,6 +51,8 @@ from diskless.produce.service import ProduceService
 from diskless.produce.spreading import ProducerSpreading
 from diskless.produce.writers import Writers
 from diskless.stores.watched import WatchedStore
+from diskless.transactions.owner import TransactionOwner
+from diskless.transactions.proofs import TransactionProofs
 from raft.net import ServerConnection
 from raft.net.handlers import Served
 from records import native_batch
@@ -123,7 +127,14 @@ class Services:
             auto_create=values["auto.create.topics.enable"],
             num_partitions=values["num.partitions"],
         )
-        self.producers = ProducerApis(cluster)
+        producer_ids = ProducerIds(cluster)
+        self.transactions = TransactionCalls(
+            cluster,
+            TransactionOwner(cluster),
+            producer_ids,
+            max_timeout_ms=TransactionSettings.of(values).max_timeout_ms,
+        )
+        self.producers = ProducerApis(producer_ids, self.transactions.init)
         self.cleaner = self._make_cleaner()
         self.rewriting = self._make_rewriting()
         self._cleans = False
@@ -155,6 +166,7 @@ class Services:
             max_decompressed_bytes=self._values["esker.produce.max.decompressed.bytes"],
             store_fault=lambda: self._store.fault,
             spreading=self.spreading,
+            proofs=TransactionProofs(self._cluster),
         )
 
     def _make_cleaner(self) -> Cleaner:

@@ -7,8 +7,9 @@ Metadata may create topics (`diskless.apis.auto_creation`); the other requests o
 
 The coordinator of a group is computed, like the leader of a partition. A batch coordinator
 (KIP-1164, key type 3) can be read at any broker; for the node that writes it, this broker asks the
-controller. Transactions are not supported: FindCoordinator answers for them with a code that
-clients do not retry, so that `initTransactions()` fails at once instead of after a minute.
+controller. While the cluster's features do not allow transactions, FindCoordinator answers for them
+with a code that clients do not retry, so that `initTransactions()` fails at once instead of after a
+minute.
 
 Source: KIP-700, KIP-919 (DescribeCluster), KIP-966 (DescribeTopicPartitions), KIP-699
 (FindCoordinator); docs/design/numbers.md#findcoordinator-for-batch-coordinators,
@@ -26,7 +27,8 @@ from coordinator.controller.image import MetadataImage
 from coordinator.controller.placement import is_known, unfenced_brokers
 from coordinator.controller.service import parse_batch_key
 from coordinator.errors import CoordinatorError
-from coordinator.rendezvous import group_broker
+from coordinator.features import has_transactions
+from coordinator.rendezvous import group_broker, transaction_broker
 from diskless.apis import describe_partitions as partitions_described
 from diskless.apis.auto_creation import AutoCreation, CreateTopics
 from diskless.apis.handler import RequestContext, make_handler
@@ -61,7 +63,7 @@ MAX_NAMES: Final = 10_000  # missing topics that one request may create
 BROKERS: Final = 1  # DescribeCluster's endpoint types
 CONTROLLERS: Final = 2
 
-NO_TRANSACTIONS: Final = "transactions are not supported by this cluster"
+NO_TRANSACTIONS: Final = "transactions are not enabled in this cluster (transaction.version)"
 MAX_UNKNOWN_RACKS: Final = 100  # counted and logged apart; clients choose these names
 OTHER_RACKS: Final = "others"
 
@@ -212,8 +214,7 @@ class ClusterApis:
             members = [broker.broker_id for broker in unfenced_brokers(image)]
             return [self._coordinator_at(key, group_broker(key, members), listener) for key in keys]
         if key_type == TRANSACTION:
-            refused = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
-            return [_not_found(key, refused) for key in keys]
+            return self._find_transactional(keys, listener)
         if key_type == BATCH and version >= FIRST_WITH_KEYS:
             return await self._find_batch(keys, listener)
         unknown = (
@@ -221,6 +222,17 @@ class ClusterApis:
             f"Key type {key_type} is not known at version {version}.",
         )
         return [_not_found(key, unknown) for key in keys]
+
+    def _find_transactional(self, keys: tuple[str, ...], listener: str) -> list[_Coordinator]:
+        """Answer each transactional id with the broker that should own it."""
+        image = self._cluster.image
+        if not has_transactions(image.features):
+            refused = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+            return [_not_found(key, refused) for key in keys]
+        members = [broker.broker_id for broker in unfenced_brokers(image)]
+        return [
+            self._coordinator_at(key, transaction_broker(key, members), listener) for key in keys
+        ]
 
     async def _find_batch(self, keys: tuple[str, ...], listener: str) -> list[_Coordinator]:
         """Answer each batch coordinator key with this broker for reads, the leader for writes."""

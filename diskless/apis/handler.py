@@ -39,6 +39,7 @@ class RequestContext(NamedTuple):
     version: int
     client_id: str | None
     peer: str  # `host:port`
+    is_connected: Callable[[], bool] = lambda: True
 
     @property
     def host(self) -> str:
@@ -65,7 +66,13 @@ def make_handler(
     def serve(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
         request = decode_message(kind, body, header.api_version, whole=False)
         found: Any = answer(
-            request, RequestContext(header.api_version, header.client_id, connection.peer)
+            request,
+            RequestContext(
+                header.api_version,
+                header.client_id,
+                connection.peer,
+                lambda: not connection.closed,
+            ),
         )
         if isinstance(found, Response):
             return payload(header, found)  # these are short; long ones are awaitables

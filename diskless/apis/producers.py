@@ -1,6 +1,6 @@
 """InitProducerId: gives an idempotent producer its id and epoch.
 
-    apis = ProducerApis(cluster)
+    apis = ProducerApis(ProducerIds(cluster), transaction_calls.init)
     handlers |= apis.handlers
 
 The controller allocates ids in blocks, and a broker hands them out one by one without a call. When
@@ -12,7 +12,7 @@ the next epoch: batch coordinators begin a new epoch at sequence 0 (KIP-360). Af
 it gets another id. The id it states cannot be checked, because no broker stores producers; as ids
 are never given twice, a wrong one harms only that producer.
 
-Transactions are not supported, so a transactional id is refused, with a code that is not retried.
+A transactional producer is answered by `diskless.apis.transaction_calls`.
 
 Source: KIP-98, KIP-360, KIP-730 (blocks); docs/design/batch-coordinator.md#idempotence.
 """
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from coordinator.errors import CoordinatorError
@@ -127,8 +128,19 @@ class ProducerIds:
 class ProducerApis:
     """Answers InitProducerId for all listeners of one broker."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.ids = ProducerIds(cluster)
+    def __init__(
+        self,
+        ids: ProducerIds,
+        init_transactional: Callable[
+            [InitProducerIdRequest, RequestContext], Awaitable[InitProducerIdResponse]
+        ],
+    ) -> None:
+        """Create the handler of InitProducerId.
+
+        Args:  init_transactional: answers the producers that name a transactional id.
+        """
+        self.ids = ids
+        self._init_transactional = init_transactional
         self.handlers: dict[int, Served] = {
             INIT_PRODUCER_ID: make_handler(
                 InitProducerIdRequest, self.init_producer_id, highest=LAST_VERSION
@@ -138,14 +150,11 @@ class ProducerApis:
     async def init_producer_id(
         self,
         request: InitProducerIdRequest,
-        context: RequestContext,  # noqa: ARG002 (a handler's)
+        context: RequestContext,
     ) -> InitProducerIdResponse:
         """Answer InitProducerId with a new id, or with the next epoch of the producer's id."""
         if request.transactional_id is not None:
-            code = ErrorCode.INVALID_REQUEST  # an empty one, as upstream
-            if request.transactional_id:
-                code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return _refusal(code)
+            return await self._init_transactional(request, context)
         known = request.producer_id != NOBODY
         if (
             known != (request.producer_epoch != NOBODY)

@@ -19,7 +19,12 @@ from uuid import UUID
 
 from coordinator.batch.settings import MAX_BATCHES
 from diskless.produce.validation import Accepted
-from records.rpc.batch_coordinator import CommitBatch, CommitBatchesRequest
+from diskless.transactions.proofs import Proof
+from records.rpc.batch_coordinator import (
+    CommitBatch,
+    CommitBatchesRequest,
+    TransactionalBatch,
+)
 from records.wal import PartitionBatches
 
 OBJECT_FORMAT: Final = 1  # of CommitBatches: a WAL segment object, `records.wal`
@@ -51,6 +56,7 @@ class _Entry(NamedTuple):
     accepted: Accepted
     append_time: bool  # message.timestamp.type=LogAppendTime
     waiter: Waiter
+    proof: Proof | None  # of a transactional batch
 
 
 class ClosedBuffer:
@@ -83,8 +89,12 @@ class ClosedBuffer:
         object_id: int,
         object_size: int,
         coordinator_partition: int,
+        now_ms: int = 0,
     ) -> CommitBatchesRequest:
-        """Build the request that commits this buffer's object at the batch coordinator."""
+        """Build the request that commits this buffer's object at the batch coordinator.
+
+        Args:  now_ms: the wall clock, by which the epochs of transactional producers have an age.
+        """
         topic_type = CommitBatchesRequest.Topic
         topics: list[CommitBatchesRequest.Topic] = []
         partitions: list[CommitBatchesRequest.Topic.Partition] = []
@@ -110,6 +120,21 @@ class ClosedBuffer:
             object_size=object_size,
             coordinator_partition=coordinator_partition,
             topics=tuple(topics),
+            transactional=self._transactional(now_ms),
+        )
+
+    def _transactional(self, now_ms: int) -> tuple[TransactionalBatch, ...]:
+        """Return the proofs of the transactional batches, by their place in the commit request."""
+        entries = (entry for _, entries in self._ordered for entry in entries)
+        return tuple(
+            TransactionalBatch(
+                index,
+                entry.proof.number,
+                entry.proof.version,
+                max(0, now_ms - entry.proof.epoch_began_at_ms),
+            )
+            for index, entry in enumerate(entries)
+            if entry.proof is not None
         )
 
     def settle_all(self, result: AppendResult) -> None:
@@ -177,11 +202,12 @@ class AppendBuffer:
         *,
         append_time: bool,
         waiter: Waiter,
+        proof: Proof | None = None,
     ) -> None:
         """Add a batch, for which the buffer has space, to the batches of its partition."""
         assert self.fits(accepted), f"{self.size_bytes} bytes, {self.batch_count} batches are in it"
         entries = self._partitions.setdefault((topic_id, partition), [])
-        entries.append(_Entry(accepted, append_time, waiter))
+        entries.append(_Entry(accepted, append_time, waiter, proof))
         self.size_bytes += accepted.batch.header.size_bytes
         self.batch_count += 1
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ from diskless.produce.closing import BufferClosing, ClosingSettings, Reason
 from diskless.produce.object_ids import LeasedId, LeaseRefusedError, ObjectIds
 from diskless.produce.validation import Accepted
 from diskless.stores import ObjectStorage, StorageError
+from diskless.transactions.proofs import Proof
 from records.compression import Buffer
 from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
@@ -174,6 +176,7 @@ class ObjectWriter:
         on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
         counters: WriterCounters | None = None,
         closing: BufferClosing | None = None,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """Create a writer of objects with an empty buffer.
 
@@ -181,6 +184,7 @@ class ObjectWriter:
                  on_written: called with key and bytes of each object that was committed.
                  counters: shared with other writers.
                  closing: closes the buffer before the interval is over; None: nothing does.
+                 wall_ms: the wall clock, for the ages of epochs of transactional producers.
         """
         self.counters = counters or WriterCounters()
         self.in_flight_bytes = 0  # of batches that are being buffered, uploaded or committed
@@ -193,6 +197,7 @@ class ObjectWriter:
         self._on_fenced = on_fenced
         self._on_written = on_written
         self._closing = closing
+        self._wall_ms = wall_ms
         self._loop = asyncio.get_running_loop()
         self._ids = ObjectIds(
             coordinator,
@@ -231,14 +236,20 @@ class ObjectWriter:
         *,
         append_time: bool,
         waiter: Waiter,
+        proof: Proof | None = None,
     ) -> None:
-        """Buffer a validated batch, and later report its outcome to `waiter`."""
+        """Buffer a validated batch, and later report its outcome to `waiter`.
+
+        Args:  proof: of a transactional batch, that its transaction is ongoing.
+        """
         if self._stopped:
             waiter.appended(CLOSING)
             return
         if not self._buffer.fits(accepted):
             self.close_buffer(Reason.SIZE)
-        self._buffer.add(topic_id, partition, accepted, append_time=append_time, waiter=waiter)
+        self._buffer.add(
+            topic_id, partition, accepted, append_time=append_time, waiter=waiter, proof=proof
+        )
         self.in_flight_bytes += accepted.batch.header.size_bytes
         if self._buffer.is_full:
             self.close_buffer(Reason.SIZE)
@@ -385,6 +396,7 @@ class ObjectWriter:
             object_id=leased.object_id,
             object_size=size_bytes,
             coordinator_partition=self._keys.coordinator_partition,
+            now_ms=self._wall_ms(),
         )
         key = self._keys.key(leased.object_id)
         data = b"".join(parts)

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
+from uuid import UUID
 
 from diskless.produce.buffer import AppendResult
 from diskless.produce.spreading import Destination
 from diskless.produce.validation import Decompression, Outcome, Refusal
+from diskless.transactions.proofs import Proof
 from records.kafka_errors import ErrorCode
 from records.rpc.produce import ProduceRequest, ProduceResponse
 
@@ -29,16 +31,19 @@ _RecordError = _Partition.BatchIndexAndErrorMessage
 class AwaitedPartition:
     """One partition of a request, waiting for the outcome of its batch."""
 
-    __slots__ = ("index", "outcome", "request", "validated")
+    __slots__ = ("index", "outcome", "proof", "request", "validated")
 
     def __init__(self, request: PendingProduce, index: int) -> None:
         self.request = request
         self.index = index
         self.validated: Outcome | None = None  # if it was validated before the request was taken
         self.outcome: AppendResult | Refusal | None = None
+        self.proof: Proof | None = None  # of a transactional batch
 
     def appended(self, result: AppendResult) -> None:
         """Set the partition's outcome to its writer's result; the writer calls this once."""
+        if self.proof is not None and result.error == ErrorCode.NOT_ENOUGH_REPLICAS:
+            self.proof.refused(self.proof.producer)
         self.settle(result)
         self.request.finish_append()
 
@@ -71,6 +76,7 @@ class PendingProduce:
         self.version = version
         self.decompression = decompression or Decompression()
         self.destination: Destination | None = None  # where its producer should go, if anywhere
+        self.proven: dict[tuple[UUID, int], Proof | ErrorCode] = {}  # by the transaction log
         self.is_taken = False
         self.is_over = False  # timed out; a request that is not taken by then never is
         self.topics = [

@@ -25,6 +25,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.features import has_transactions
 from diskless.cluster import Cluster
 from diskless.loop_turns import takes_long
 from diskless.produce import bounds, old_versions
@@ -40,8 +41,10 @@ from diskless.produce.validation import (
     TakesLongError,
     TopicRules,
     is_compressed,
+    transactional_producer,
     validate,
 )
+from diskless.transactions.proofs import Producer, Proof, TransactionProofs
 from raft.net import (
     Answer,
     Frame,
@@ -61,7 +64,7 @@ IMAGE_CHECK_S: Final = 0.02  # between two looks at the image's age: an idle log
 TOPIC_WAIT_SHARE: Final = 0.9  # of a request's timeout: past it the answer is REQUEST_TIMED_OUT
 
 
-NO_TRANSACTIONS: Final = "transactions are not supported by this cluster"
+NO_TRANSACTIONS: Final = "transactions are not enabled in this cluster (transaction.version)"
 
 
 class Writer(Protocol):
@@ -75,6 +78,7 @@ class Writer(Protocol):
         *,
         append_time: bool,
         waiter: Waiter,
+        proof: Proof | None = None,
     ) -> None:
         """Buffer a validated batch, and later report its outcome to `waiter`."""
 
@@ -104,6 +108,7 @@ class ProduceService:
         max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
         store_fault: Callable[[], str | None] = lambda: None,
         spreading: ProducerSpreading | None = None,
+        proofs: TransactionProofs | None = None,
     ) -> None:
         """Create the service that answers Produce requests for this cluster.
 
@@ -115,6 +120,7 @@ class ProduceService:
                max_decompressed_bytes: of all compressed batches of one request.
                store_fault: gives the reason why the object store takes nothing now, or None.
                spreading: sends producers on to brokers that came back.
+               proofs: of transactional batches; None: this broker takes none.
         """
         self.counters = ProduceCounters()
         self._cluster = cluster
@@ -127,6 +133,7 @@ class ProduceService:
         self._closing = closing
         self._store_fault = store_fault
         self._spreading = spreading
+        self._proofs = proofs
         self._rules: dict[UUID, TopicRules] = {}
         self._rules_of: MetadataImage | None = None
 
@@ -177,9 +184,17 @@ class ProduceService:
             and _topic_wait_s(request) > 0
             and not _has_topics(self._cluster.image, request)
         )
-        if awaits_topics or not self._validate_inline(request, produced):
+        needs_thread = not awaits_topics and not self._validate_inline(request, produced)
+        if awaits_topics or needs_thread or self._unproven(produced):
             preparing = loop.create_task(
-                self._prepare(request, produced, size_bytes, reply, awaits_topics=awaits_topics)
+                self._prepare(
+                    request,
+                    produced,
+                    size_bytes,
+                    reply,
+                    awaits_topics=awaits_topics,
+                    needs_thread=needs_thread,
+                )
             )
             self._preparing.add(preparing)
             preparing.add_done_callback(self._preparing.discard)
@@ -199,15 +214,16 @@ class ProduceService:
         reply: Reply,
         *,
         awaits_topics: bool,
+        needs_thread: bool,
     ) -> None:
-        """Wait for the request's unknown topics, validate its batches, and pass them to writers.
+        """Wait for topics and proofs, validate the request's batches, and pass them to writers.
 
-        Args:  awaits_topics: if not, the loop has tried to validate them and left some to a thread.
+        Args:  awaits_topics: whether the image lacks topics of the request.
+               needs_thread: whether the loop has left the validation of some batches to a thread.
         """
         connection = reply.connection
         unanswered = reply if request.acks == 0 else None
         try:
-            needs_thread = not awaits_topics
             if awaits_topics:
                 await self._await_topics(request)
                 needs_thread = not produced.is_over and not self._validate_inline(request, produced)
@@ -218,6 +234,8 @@ class ProduceService:
                         await self._validate_in_thread(request, produced, connection)
                 finally:
                     self._closing.validating -= 1
+            if not produced.is_over:
+                await self._prove(produced)
             if self._in_flight.is_full and not produced.is_over:
                 self._take_later(connection, produced, size_bytes, unanswered)
                 return
@@ -229,6 +247,45 @@ class ProduceService:
             reply.fail(error)
         finally:
             connection.resume_reading()
+
+    def _unproven(self, produced: PendingProduce) -> dict[Producer, dict[tuple[UUID, int], str]]:
+        """Return the partitions, with topic names, whose transactional batches lack a proof.
+
+        Proofs that this broker knows are set on the request.
+        """
+        request, image = produced.request, self._cluster.image
+        missing: dict[Producer, dict[tuple[UUID, int], str]] = {}
+        if request.transactional_id is None or not self._takes_transactions():
+            return missing
+        assert self._proofs is not None, "a broker that takes transactions without proofs"
+        for sent_topic, (name, topic_id, _) in zip(
+            request.topic_data, produced.topics, strict=True
+        ):
+            topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
+            if topic is None:
+                continue
+            for sent in sent_topic.partition_data:
+                named = transactional_producer(sent.records)
+                if named is None or sent.index not in topic.partitions:
+                    continue
+                producer = Producer(request.transactional_id, *named)
+                key = (topic.topic_id, sent.index)
+                proof = self._proofs.find(producer, key, produced.version)
+                if proof is None:
+                    missing.setdefault(producer, {})[key] = topic.name
+                else:
+                    produced.proven[key] = proof
+        return missing
+
+    async def _prove(self, produced: PendingProduce) -> None:
+        """Ask the transaction log for the proofs that this broker does not know."""
+        for producer, partitions in self._unproven(produced).items():
+            assert self._proofs is not None, "partitions to prove without proofs"
+            produced.proven |= await self._proofs.prove(producer, partitions, produced.version)
+
+    def _takes_transactions(self) -> bool:
+        """Return whether this broker takes transactional batches now."""
+        return self._proofs is not None and has_transactions(self._cluster.image.features)
 
     async def _await_topics(self, request: ProduceRequest) -> None:
         """Wait until the image has the request's topics, or is newer than the request.
@@ -339,14 +396,13 @@ class ProduceService:
             self.counters.refused[int(outcome.error)] += 1
         produced.finish_taking()
 
-    @staticmethod
-    def _refusal_of_request(request: ProduceRequest) -> AppendResult | None:
+    def _refusal_of_request(self, request: ProduceRequest) -> AppendResult | None:
         """Return the error that an invalid request gets for all partitions, or None if valid."""
         if request.acks not in (-1, 0, 1):
             return AppendResult(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is none of -1, 0, 1"
             )
-        if request.transactional_id is not None:
+        if request.transactional_id is not None and not self._takes_transactions():
             return AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         return None
 
@@ -389,10 +445,7 @@ class ProduceService:
         if isinstance(outcome, Refusal):
             awaited.settle(outcome)
             return
-        if outcome.batch.header.is_transactional:
-            awaited.settle(
-                AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
-            )
+        if outcome.batch.header.is_transactional and not self._has_proof(topic, awaited):
             return
         writer = self._writer(topic.coordinator(awaited.index))
         if writer is None:
@@ -408,7 +461,24 @@ class ProduceService:
             outcome,
             append_time=rules.log_append_time,
             waiter=awaited,
+            proof=awaited.proof,
         )
+
+    @staticmethod
+    def _has_proof(topic: TopicImage, awaited: AwaitedPartition) -> bool:
+        """Set the proof of a transactional batch, or else the partition's error."""
+        request = awaited.request
+        if request.request.transactional_id is None:
+            text = "a transactional batch without a transactional id"
+            awaited.settle(AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text))
+            return False
+        found = request.proven.get((topic.topic_id, awaited.index))
+        if isinstance(found, Proof):
+            awaited.proof = found
+            return True
+        text = "the transaction log does not show this partition in the producer's transaction"
+        awaited.settle(AppendResult(found or ErrorCode.NOT_ENOUGH_REPLICAS, text))
+        return False
 
     def _rules_for(self, image: MetadataImage, topic: TopicImage) -> TopicRules:
         """Return the topic's validation rules, cached until the cluster image changes."""

@@ -23,8 +23,10 @@ from coordinator.controller.image import MetadataImage
 from diskless.loop_turns import INLINE_BYTES
 from records.batch import (
     COMPRESSION_MASK,
+    HEADER,
     MIN_RECORD_BYTES,
     NO_TIMESTAMP,
+    TRANSACTIONAL,
     Batch,
     iter_body,
     parse_header,
@@ -133,6 +135,14 @@ class Decompression:
 def is_compressed(batch: Buffer) -> bool:
     """Return whether the batch's header names a compression codec."""
     return len(batch) > 22 and bool(batch[22] & COMPRESSION_MASK)
+
+
+def transactional_producer(batch: Buffer | None) -> tuple[int, int] | None:
+    """Return producer id and epoch of a transactional batch, or None for another batch."""
+    if batch is None or len(batch) < HEADER.size or not batch[22] & TRANSACTIONAL:
+        return None
+    *_, producer_id, epoch, _, _ = HEADER.unpack_from(batch)
+    return producer_id, epoch
 
 
 def validate(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
 
-from records.features import SUPPORTED, TRANSACTION_VERSION
 from tests.clients import scenarios_admin as admin
 from tests.clients import scenarios_consume as consume
 from tests.clients import scenarios_produce as produce
@@ -33,9 +32,6 @@ ONE_ADMIN: Final = NO_ADMIN | dict.fromkeys(
     (Aiokafka.name, KafkaPython.name), "asked with confluent-kafka only"
 )
 EAGER: Final = {Aiokafka.name: "aiokafka has eager assignors only"}
-TRANSACTIONS: Final = SUPPORTED[TRANSACTION_VERSION].highest > 0
-"""Whether brokers of this version can serve transactions; until then they refuse them."""
-
 NO_TRANSACTIONS: Final = {Kcat.name: "kcat writes in no transactions"}
 NO_TIMESTAMPS: Final = {Kcat.name: "kcat gives no timestamps"}
 
@@ -95,38 +91,19 @@ ROWS: Final = (
     ),
     Row("refused topics", admin.refused_topics, NO_ADMIN, of_kafka=False),
     Row("internal topics", admin.internal_topics, NO_ADMIN, of_kafka=False),
-    Row("no transactions", admin.no_transactions, of_kafka=False, of_esker=not TRANSACTIONS),
+    Row("no transactions", admin.no_transactions, of_kafka=False),
     Row(
-        "committed transaction",
-        transactions.committed_transaction,
-        NO_TRANSACTIONS,
-        of_esker=TRANSACTIONS,
+        "committed transaction", transactions.committed_transaction, NO_TRANSACTIONS, of_esker=False
+    ),
+    Row("aborted transaction", transactions.aborted_transaction, NO_TRANSACTIONS, of_esker=False),
+    Row("open transaction", transactions.open_transaction, NO_TRANSACTIONS, of_esker=False),
+    Row("empty transactions", transactions.empty_transactions, NO_TRANSACTIONS, of_esker=False),
+    Row("fenced producer", transactions.fenced_producer, NO_TRANSACTIONS, of_esker=False),
+    Row(
+        "timed out transaction", transactions.timed_out_transaction, NO_TRANSACTIONS, of_esker=False
     ),
     Row(
-        "aborted transaction",
-        transactions.aborted_transaction,
-        NO_TRANSACTIONS,
-        of_esker=TRANSACTIONS,
-    ),
-    Row("open transaction", transactions.open_transaction, NO_TRANSACTIONS, of_esker=TRANSACTIONS),
-    Row(
-        "empty transactions",
-        transactions.empty_transactions,
-        NO_TRANSACTIONS,
-        of_esker=TRANSACTIONS,
-    ),
-    Row("fenced producer", transactions.fenced_producer, NO_TRANSACTIONS, of_esker=TRANSACTIONS),
-    Row(
-        "timed out transaction",
-        transactions.timed_out_transaction,
-        NO_TRANSACTIONS,
-        of_esker=TRANSACTIONS,
-    ),
-    Row(
-        "transactional offsets",
-        transactions.transactional_offsets,
-        NO_TRANSACTIONS,
-        of_esker=TRANSACTIONS,
+        "transactional offsets", transactions.transactional_offsets, NO_TRANSACTIONS, of_esker=False
     ),
 )
 

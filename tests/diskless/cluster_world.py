@@ -30,6 +30,7 @@ from coordinator.batch.reads import find_batches, log_ends, stable_ends
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.controller.cluster_view import ImageView
 from coordinator.controller.coordinator_calls import ClientCalls
+from coordinator.controller.decide.context import Decision as ControllerDecision
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.controller.leader import Controller, ControllerConfig
@@ -109,7 +110,6 @@ class ClusterWorld:
         key_prefix: str = "",
         log_settings: LogSettings | None = None,
         esker_version: int = 1,
-        transaction_version: int = 0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._first_brokers = tuple(brokers)
@@ -118,7 +118,7 @@ class ClusterWorld:
         self.controller_away = False
         self.groups_away = False
         self.clusters: dict[int, WorldCluster] = {}
-        self._make_controller(coordinators, esker_version, transaction_version)
+        self._make_controller(coordinators, esker_version)
         self._calls = ClientCalls(lambda coordinator: self.leaders[coordinator])
         self._handover = HandOver(
             self._calls,
@@ -150,9 +150,7 @@ class ClusterWorld:
         self._make_group_log(log_settings or LogSettings())
         self._make_transaction_log()
 
-    def _make_controller(
-        self, coordinators: int, esker_version: int, transaction_version: int
-    ) -> None:
+    def _make_controller(self, coordinators: int, esker_version: int) -> None:
         self.log = MemoryLog("__cluster_metadata-0")
         self.machine = ControllerMachine()
         bootstrap = (
@@ -160,16 +158,6 @@ class ClusterWorld:
             FeatureLevelRecord(name="esker.version", feature_level=esker_version),
             *internal_topic("__diskless-metadata", DISKLESS_ID, coordinators),
             *internal_topic("__consumer_offsets", UUID(int=1 << 65)),
-            *(
-                (
-                    FeatureLevelRecord(
-                        name="transaction.version", feature_level=transaction_version
-                    ),
-                    *internal_topic("__transaction_state", UUID(int=1 << 66)),
-                )
-                if transaction_version
-                else ()
-            ),
         )
         self.controller = Controller(
             self.log,
@@ -304,6 +292,20 @@ class ClusterWorld:
         await self._calls.close()
 
     # --- what a test does ---------------------------------------------------------------------
+
+    async def finalize(self, **levels: int) -> None:
+        """Write levels of features, by names with underscores, even if no node supports them."""
+        records = tuple(
+            FeatureLevelRecord(name=name.replace("_", "."), feature_level=level)
+            for name, level in levels.items()
+        )
+        self.controller.submit(lambda _: ControllerDecision(records, None), lambda _: None)
+        while not all(
+            cluster.image.features.level(record.name) == record.feature_level
+            for cluster in (self.cluster(broker_id) for broker_id in self._first_brokers)
+            for record in records
+        ):
+            await asyncio.sleep(0.001)
 
     @property
     def image(self) -> MetadataImage:

@@ -29,7 +29,8 @@ from diskless.produce.service import ProduceService
 from diskless.produce.writers import Writers
 from diskless.stores.faults import FaultyStore
 from diskless.stores.memory import MemoryStore
-from records.batch import iter_batches, iter_records
+from diskless.transactions.proofs import TransactionProofs
+from records.batch import TRANSACTIONAL, iter_batches, iter_records
 from records.batch_writer import build_batch
 from records.rpc.fetch import FetchRequest, FetchResponse
 from records.rpc.produce import ProduceRequest, ProduceResponse
@@ -52,6 +53,7 @@ def batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     size: int = 1,
+    is_transactional: bool = False,
 ) -> bytes:
     """Build a batch with one record per number; each value begins with its number."""
     return bytes(
@@ -62,6 +64,7 @@ def batch(
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
+            attributes=TRANSACTIONAL if is_transactional else 0,
         )
     )
 
@@ -118,6 +121,7 @@ class RecordsBroker:
             now_ms=world.wall_ms,
             in_flight=self.in_flight,
             closing=self.writers.closing,
+            proofs=TransactionProofs(self.cluster),
         )
         self.fetch_service = fetch_type(
             self.cluster, cache=self.cache, news=self.news, staleness=self.staleness
@@ -158,9 +162,11 @@ class RecordsBroker:
         version: int = 12,
         topic_id: UUID = ZERO_UUID,
         caller: Caller | None = None,
+        transactional_id: str | None = None,
     ) -> Produced:
         """Produce one batch; return the result of its partition."""
         request = ProduceRequest(
+            transactional_id=transactional_id,
             acks=acks,
             timeout_ms=timeout_ms,
             topic_data=(

@@ -21,6 +21,7 @@ from diskless.produce.buffer import AppendResult, Waiter
 from diskless.produce.in_flight import InFlight
 from diskless.produce.service import TOPIC_WAIT_S, ProduceService
 from diskless.produce.validation import Accepted, Outcome, validate
+from diskless.transactions.proofs import Proof
 from raft.net import Listener, run
 from raft.net.client import connect
 from raft.net.connection import Answer, ServerConnection
@@ -84,6 +85,7 @@ class Kept:
         *,
         append_time: bool,
         waiter: Waiter,
+        proof: Proof | None = None,  # noqa: ARG002 (a writer's)
     ) -> None:
         self.appended.append((topic_id, partition, accepted, append_time, waiter))
         if self.at_once is not None:

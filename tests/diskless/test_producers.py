@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from diskless.apis import producers
-from diskless.apis.producers import LAST_EPOCH, ProducerApis
+from diskless.apis.producers import LAST_EPOCH, ProducerApis, ProducerIds
+from diskless.apis.transaction_calls import TransactionCalls
+from diskless.transactions.owner import TransactionOwner
 from records.rpc.base import Request
 from records.rpc.brokers import AllocateProducerIdsRequest
 from records.rpc.partitions import InitProducerIdRequest, InitProducerIdResponse
@@ -49,11 +51,19 @@ class Scene(NamedTuple):
     world: ClusterWorld
 
 
+def producer_apis(cluster: Any) -> ProducerApis:
+    """Build the handler of InitProducerId of one broker."""
+    ids = ProducerIds(cluster)
+    owner = TransactionOwner(cluster)
+    calls = TransactionCalls(cluster, owner, ids, max_timeout_ms=900_000)
+    return ProducerApis(ids, calls.init)
+
+
 def producer_story(story: Callable[[Scene], Awaitable[None]], **more: Any) -> None:
     async def main() -> None:
         async with ClusterWorld(**more) as world:
             asking = Asking(world.cluster(1))
-            apis = ProducerApis(asking)  # type: ignore[arg-type]
+            apis = producer_apis(asking)
             await story(Scene(apis, asking, world))
             await apis.close()
 
@@ -90,7 +100,7 @@ def test_init_producer_id_returns_a_new_producer_id_with_the_first_epoch(version
 
 def test_producers_at_different_brokers_get_different_producer_ids() -> None:
     async def story(scene: Scene) -> None:
-        other = ProducerApis(scene.world.cluster(2))
+        other = producer_apis(scene.world.cluster(2))
         answers = await asyncio.gather(
             *(ask(one) for _ in range(2 * BLOCK + 50) for one in (scene.apis, other))
         )

@@ -63,7 +63,7 @@ MAX_NAMES: Final = 10_000  # missing topics that one request may create
 BROKERS: Final = 1  # DescribeCluster's endpoint types
 CONTROLLERS: Final = 2
 
-NO_TRANSACTIONS: Final = "transactions are not enabled in this cluster (transaction.version)"
+NO_TRANSACTIONS: Final = "transactions are not supported by this cluster"
 MAX_UNKNOWN_RACKS: Final = 100  # counted and logged apart; clients choose these names
 OTHER_RACKS: Final = "others"
 

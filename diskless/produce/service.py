@@ -64,7 +64,7 @@ IMAGE_CHECK_S: Final = 0.02  # between two looks at the image's age: an idle log
 TOPIC_WAIT_SHARE: Final = 0.9  # of a request's timeout: past it the answer is REQUEST_TIMED_OUT
 
 
-NO_TRANSACTIONS: Final = "transactions are not enabled in this cluster (transaction.version)"
+NO_TRANSACTIONS: Final = "transactions are not supported by this cluster"
 
 
 class Writer(Protocol):

@@ -65,7 +65,7 @@ class Candidates(Protocol):
         """Return an object of the state by its object id, or None if there is no such object."""
 
     def unused_objects(self, limit: int) -> list[int]:
-        """Return up to `limit` ids of objects without undeleted batches or a deletion mark.
+        """Return up to `limit` ids of unmarked objects whose batches are all deleted.
 
         The ids rise.
         """

@@ -291,7 +291,7 @@ class Controller:
         )
 
     def settled_context(self, broker_id: int) -> Context | None:
-        """Return committed state for a broker's request; None if its registration may change.
+        """Return the committed state if no pending record changes the broker's registration.
 
         Every other answer waits until all that was proposed before it is committed, as it may rest
         on that. This one rests on one broker's record; while the pending image has the same one,

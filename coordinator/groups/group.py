@@ -49,7 +49,7 @@ class ClassicGroup(Rebalance):
     """A group that this broker owns: handles requests and timers, on top of its `Rebalance`."""
 
     def __init__(self, group_id: str, env: Broker, loaded: AcquireGroupOwnershipResponse) -> None:
-        """Create a group from its state in the log, with a new session for each member."""
+        """Create a consumer group from its state in the log, with a new session per member."""
         super().__init__(group_id, env, GroupOutbox(group_id, loaded.ownership_epoch, env))
         self.generation = self.stored_generation = loaded.generation
         self.protocol_type, self.protocol_name = loaded.protocol_type, loaded.protocol_name

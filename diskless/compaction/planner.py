@@ -210,7 +210,7 @@ def _stretches(kinds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def _is_enough(runs: Sequence[Run], count: int) -> bool:
-    """Return whether two or more runs reach `count` in number or MAX_RUN_BYTES in bytes."""
+    """Return whether `runs`, at least two, are `count` many or have MAX_RUN_BYTES in all."""
     if len(runs) < 2:
         return False
     return len(runs) >= count or sum(run.size_bytes for run in runs) >= MAX_RUN_BYTES

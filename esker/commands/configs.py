@@ -118,7 +118,7 @@ def alter(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="Settings to change, as KEY=VALUE,... with a value that has commas as "
+            help="Settings to change: KEY=VALUE,KEY=VALUE; brackets hold a value with commas: "
             "KEY=[A,B]; may be repeated; default: no setting is changed.",
         ),
     ] = None,

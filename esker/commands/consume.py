@@ -44,8 +44,8 @@ FromBeginning = Annotated[
     bool,
     typer.Option(
         "--from-beginning",
-        help="Start at the earliest offset, with --group only in partitions without a "
-        "committed offset; default: start at the end offset.",
+        help="Start partitions without a committed offset of --group at their earliest "
+        "offset; default: at their end offset.",
     ),
 ]
 Group = Annotated[

@@ -69,8 +69,8 @@ StoreOption = Annotated[
     str | None,
     typer.Option(
         metavar="s3://BUCKET",
-        help="S3 bucket (s3://BUCKET) to store records in; default: the directory objects in "
-        "--dir.",
+        help="S3 bucket (s3://BUCKET) to store records in; default: the directory named objects "
+        "in --dir.",
     ),
 ]
 Endpoint = Annotated[

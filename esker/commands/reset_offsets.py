@@ -233,7 +233,7 @@ async def _resettable(client: KafkaClient, *, all_topics: bool) -> list[str]:
 
 
 def _rule(options: dict[str, Any], group: str, *, of_several: bool) -> Rule:
-    """Return the single rule that the options choose. Raises typer.BadParameter."""
+    """Return the rule for new offsets that the options name. Raises typer.BadParameter."""
     given = {name: value for name, value in options.items() if value is not None}
     if len(given) != 1:
         which = " and ".join(given) + " exclude each other: " if given else ""

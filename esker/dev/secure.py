@@ -75,7 +75,7 @@ def _client_properties(home: Path, password: str) -> str:
 
 
 def _write_secret(path: Path, data: bytes) -> None:
-    """Write a file that only its owner can read, and replace the old one at once."""
+    """Replace a file atomically by one that only its owner can read."""
     temporary = path.with_suffix(".tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

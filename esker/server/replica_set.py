@@ -310,7 +310,7 @@ class ObservedCluster(LatestImage):
         return self._machines.groups()
 
     def groups_age_ms(self) -> float | None:
-        """Return the maximum age in ms of the consumer groups' replica, or None if unknown."""
+        """Return by how many ms the consumer groups' replica may lag; None if unknown."""
         return _age_ms(self._groups_age)
 
     def _take_image(self, image: MetadataImage) -> None:

@@ -82,7 +82,7 @@ class LogState:
         floor: Offset = NO_FLOOR,
         snapshot_epochs: Iterable[tuple[Epoch, Offset]] = (),
     ) -> None:
-        """Describe a log after recovery, with all its records flushed.
+        """Create the core's view of a recovered log, all of whose records are durable.
 
         Args:    start_offset, end_offset: of the log.
                  start_epoch: of the record before `start_offset` (from the snapshot that ends

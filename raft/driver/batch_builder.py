@@ -24,7 +24,7 @@ _EPOCH_AT: Final = 12
 
 
 def new_batch(draft: Draft) -> NewBatch:
-    """Convert a draft into a proposal for the Raft core: counts, size in bytes and batches."""
+    """Create a NewBatch of the Raft core from a batch builder's draft."""
     return NewBatch(sum(draft.counts), sum(map(len, draft.parts)), draft)
 
 

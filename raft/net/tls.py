@@ -109,7 +109,7 @@ class Handshakes:
             connection.fail(Reason.SHUTDOWN, "")
 
     def _admit(self) -> None:
-        """Start waiting handshakes up to the rate limit, and schedule the next start."""
+        """Begin queued TLS handshakes up to the rate limit; set a timer if some are left."""
         loop, rate = asyncio.get_running_loop(), self._limits.max_handshakes_per_second
         now = loop.time()
         self._left = min(float(rate), self._left + (now - self._refilled_at) * rate)

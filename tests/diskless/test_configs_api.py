@@ -430,7 +430,9 @@ def test_alter_configs_with_repeated_or_too_many_resources_changes_no_setting() 
     tell(story)
 
 
-def test_without_a_controller_setting_changes_time_out_and_descriptions_succeed() -> None:
+def test_while_no_controller_answers_alter_configs_times_out_and_describe_configs_succeeds() -> (
+    None
+):
     async def story(told: Story) -> None:
         told.world.controller_away = True
         assert (await told.alter((SET, "retention.ms", "5")))[0] == 7

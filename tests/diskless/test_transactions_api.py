@@ -108,7 +108,7 @@ def test_a_broker_refuses_describe_producers_of_100_000_partitions() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_list_transactions_returns_no_transaction_and_names_unknown_state_filters(
+def test_without_transactions_list_transactions_returns_none_and_names_unknown_state_filters(
     version: int,
 ) -> None:
     request = rpc.ListTransactionsRequest

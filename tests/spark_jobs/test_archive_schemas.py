@@ -213,7 +213,7 @@ def test_incompatible_schema_changes_make_old_archive_files_unreadable(change: C
         list(read_avro(written(old[table], row(old[table])), new[table]))
 
 
-def test_archive_schemas_contain_the_declared_types_tags_and_versions() -> None:
+def test_archive_schemas_contain_the_type_tag_and_versions_that_each_field_declares() -> None:
     schemas = current()
     assert field_of(schemas, "producer_ids", "block_time_ms")["esker.tag"] == 1000
     assert field_of(schemas, "topic", "topic_id")["esker.type"] == "uuid"

@@ -578,7 +578,7 @@ class Store:
         return None if found is None else rows.stored_object(found)
 
     def unused_objects(self, limit: int) -> list[int]:
-        """Return up to `limit` ids of objects without undeleted batches or a deletion mark."""
+        """Return up to `limit` ids of unmarked objects whose batches are all deleted."""
         self._drain_to_read()
         return [
             object_id

@@ -83,7 +83,7 @@ def apply_command(job: str, plan: Path, controllers: str | None) -> str:
 
 
 def note_completed_plan(journal: Path) -> str:
-    """Return the note that a plan was applied before, so that no request was sent."""
+    """Return the printed line that says why no request of a finished plan was sent."""
     return f"  No request was sent: {journal} has all answers"
 
 

@@ -186,7 +186,7 @@ def test_the_fetch_decoder_drops_a_batch_that_ends_before_its_base_offset(delta:
     assert len(wire_fetch.read_batches(batch)) == (0 if delta < 0 else 1)
 
 
-def test_a_fetch_response_carries_a_diverging_epoch_or_a_snapshot_id() -> None:
+def test_the_wire_encoding_of_a_fetch_response_keeps_its_diverging_epoch_and_snapshot_id() -> None:
     to = Answering(GROUP, LEADER)
     form = FetchForm("", GROUP.topic_id)
     diverging = core.FetchResponse(

@@ -125,7 +125,7 @@ class ImageEdit:
     # --- counting -----------------------------------------------------------------------------
 
     def _count_added(self, before: object | None) -> bool:
-        """Count an applied record: as changed if it replaces `before`, else as new. Returns True."""
+        """Count a record as changed if it replaces `before`, else as new. Returns True."""
         if before is None:
             self._records += 1
         else:

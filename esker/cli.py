@@ -110,7 +110,7 @@ class LazyCommands(TyperGroup):
 
     @contextmanager
     def _list_only(self) -> Iterator[None]:
-        """Let `get_command` return names and summaries without an import in a `with` block."""
+        """In a `with` block, let `get_command` return names and summaries but import no module."""
         self._listing = True
         try:
             yield
@@ -129,7 +129,7 @@ class LazyCommands(TyperGroup):
 
 
 def module_of(command: str) -> str:
-    """Return the name of the module with a command's `app`.
+    """Return the name of the Python module that defines a command's Typer `app`.
 
     >>> module_of("dump-log")
     'esker.commands.dump_log'
@@ -138,7 +138,7 @@ def module_of(command: str) -> str:
 
 
 def _load(command: str) -> ModuleType:
-    """Import a command's module with garbage collection off, which saves a sixth of the time."""
+    """Import a command's module with garbage collection off, to save a sixth of the import time."""
     gc.disable()
     try:
         return importlib.import_module(module_of(command))

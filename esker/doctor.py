@@ -81,7 +81,7 @@ def examine(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
 
 
 def passed(checks: list[Check]) -> bool:
-    """Return whether no check found a missing requirement."""
+    """Return whether all checked requirements of Spark jobs are met."""
     return all(check.state is not State.MISSING for check in checks)
 
 
@@ -194,7 +194,7 @@ def _temporary() -> Check:
 
 
 def _cache(directory: Path) -> Check:
-    """Check the cache directory of Spark logs and class archive, without which jobs also run."""
+    """Check the optional cache directory, which holds Spark logs and the JVM's class archive."""
     try:
         if make_private(directory):
             return _writable("cache", directory)

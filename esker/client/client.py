@@ -204,7 +204,7 @@ class KafkaClient:
         )
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `attempt`, called until success, a permanent error or the timeout.
+        """Call `attempt` until it succeeds, fails permanently or times out, and return its result.
 
         Raises ClientError.
 
@@ -220,14 +220,14 @@ class KafkaClient:
             watch.cancel()
 
     async def _report_quorum_away(self, report: Callable[[str], None]) -> None:
-        """Print that the quorum is unavailable while a request still waits for it."""
+        """Call `report` with a message once a broker has not known a quorum leader for a while."""
         await asyncio.sleep(SAY_AFTER_S)
         while (away := await self._quorum_away()) is None:
             await asyncio.sleep(SAY_AFTER_S)
         report(away)
 
     async def _try_until_timeout(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call `attempt` until success, a permanent error or the timeout."""
+        """Call `attempt` with pauses until it succeeds, fails permanently or times out."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + self.timeout_ms / 1_000
@@ -285,7 +285,7 @@ class KafkaClient:
         return tuple(node.broker_id for node in answer.brokers)
 
     async def groups(self) -> dict[str, ListGroupsResponse.ListedGroup]:
-        """Return all groups of the cluster by name, in order. Raises ClientError."""
+        """Return all consumer groups of the cluster, sorted by name. Raises ClientError."""
 
         async def attempt() -> dict[str, ListGroupsResponse.ListedGroup]:
             found = {}
@@ -356,7 +356,7 @@ class KafkaClient:
         return await self.patiently(attempt)
 
     async def group_coordinator(self, group: str) -> int:
-        """Return the broker that coordinates a group. Raises ClientError."""
+        """Return the id of a consumer group's coordinator broker. Raises ClientError."""
 
         async def attempt() -> int:
             request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=(group,))

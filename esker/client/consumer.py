@@ -48,7 +48,7 @@ class Reader:
         self._leaders: dict[int, int] = {}
 
     async def poll(self) -> AsyncIterator[list[Found]]:
-        """Fetch from all leaders repeatedly; yield the records of each round, possibly none.
+        """Fetch from all partition leaders in rounds; yield each round's records, possibly none.
 
         `positions` has moved past a list's records once the next one is asked for.
         Raises ClientError, and what the iteration is cancelled with.

@@ -92,14 +92,14 @@ class Member:
         await self._ask(request, HeartbeatResponse)
 
     async def committed(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Return the group's committed offsets by partition; leave out partitions without any.
+        """Return the consumer group's committed offset of each partition that has one.
 
         Raises ClientError.
         """
         return await committed_offsets(self._client, self._group, self._topic, partitions)
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit, for each partition, the next offset that the group reads.
+        """Commit the offset of the next record that the consumer group is to read, per partition.
 
         Raises RebalanceNeededError, ClientError.
         """
@@ -114,7 +114,7 @@ class Member:
         await self._ask(request, OffsetCommitResponse, most=NAMED_VERSION)
 
     async def leave(self) -> None:
-        """Leave the consumer group at once; a failure of the LeaveGroup request is ignored."""
+        """Send a LeaveGroup request for this member; ignore a failure of the request."""
         if not self._member_id or self._coordinator < 0:
             return
         who = LeaveGroupRequest.MemberIdentity(member_id=self._member_id)
@@ -126,7 +126,7 @@ class Member:
     # --- inside
 
     async def _ask(self, request: Request, response: type[R], *, most: int | None = None) -> R:
-        """Send a request to the group's current coordinator, with retries.
+        """Send a request to the consumer group's current coordinator, with retries.
 
         Raises:  RebalanceNeededError; ClientError for an error that does not pass.
         """
@@ -189,7 +189,7 @@ class Member:
         )
 
     async def _deal(self, members: Mapping[str, Buffer]) -> dict[str, tuple[tuple[str, int], ...]]:
-        """Assign the subscribed topics' partitions to the members, as the group's leader."""
+        """Assign the subscribed topics' partitions to members, as the consumer group's leader."""
         wants = {member: decode_subscription(data) for member, data in members.items()}
         counts = {}
         for topic in sorted({topic for topics in wants.values() for topic in topics}):
@@ -208,7 +208,7 @@ def commit_request(
     generation: int = -1,
     member_id: str = "",
 ) -> OffsetCommitRequest:
-    """Build the request that commits offsets of a member, or of a group without members."""
+    """Build an OffsetCommit request for a member, or for a consumer group without members."""
     by_topic: dict[str, dict[int, int]] = {}
     for (topic, partition), offset in offsets.items():
         by_topic.setdefault(topic, {})[partition] = offset
@@ -237,7 +237,7 @@ def commit_request(
 async def committed_offsets(
     client: KafkaClient, group: str, topic: str, partitions: Iterable[int]
 ) -> dict[int, int]:
-    """Return a group's committed offsets of a topic, by partition. Raises ClientError."""
+    """Return a consumer group's committed offsets of a topic by partition. Raises ClientError."""
     found = await all_committed_offsets(client, group, {topic: tuple(partitions)})
     return {partition: offset for (_, partition), offset in found.items()}
 
@@ -245,7 +245,7 @@ async def committed_offsets(
 async def all_committed_offsets(
     client: KafkaClient, group: str, topics: Mapping[str, tuple[int, ...]] | None
 ) -> dict[tuple[str, int], int]:
-    """Return a group's committed offsets in the partitions of `topics`; None means all topics.
+    """Return a consumer group's committed offsets in `topics`; None means all topics.
 
     Raises ClientError.
     """

@@ -104,7 +104,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_plan(text: str, group: str, *, of_several: bool = False) -> dict[TopicPartition, int]:
-    """Parse a group's offsets from lines topic,partition,offset or group,topic,partition,offset.
+    """Parse a consumer group's offsets from CSV lines [group,]topic,partition,offset.
 
     Lines of other groups are left out, as by Kafka. Raises ValueError naming the line.
 
@@ -160,7 +160,7 @@ def parse_topics(texts: Iterable[str]) -> dict[str, tuple[int, ...] | None]:
 
 
 async def require_inactive(client: KafkaClient, group: str) -> None:
-    """Raise ClientError, in Kafka's words, if the group has members."""
+    """Raise ClientError, with Kafka's message, if the consumer group has members."""
 
     async def attempt() -> str:
         node = await client.group_coordinator(group)
@@ -179,7 +179,7 @@ async def require_inactive(client: KafkaClient, group: str) -> None:
 
 
 async def is_resettable(client: KafkaClient, group: str, *, all_topics: bool) -> bool:
-    """Return whether a group has no members and, for all topics, some committed offset."""
+    """Return whether a consumer group is empty and, if `all_topics`, has a committed offset."""
     try:
         await require_inactive(client, group)
     except ClientError as error:
@@ -192,7 +192,7 @@ async def is_resettable(client: KafkaClient, group: str, *, all_topics: bool) ->
 async def existing_partitions(
     client: KafkaClient, topics: Mapping[str, tuple[int, ...] | None]
 ) -> list[TopicPartition]:
-    """Return the partitions to reset; None stands for all partitions of a topic.
+    """Return the partitions that `topics` names; None stands for all partitions of a topic.
 
     Raises ClientError if a named partition does not exist.
     """
@@ -292,7 +292,7 @@ async def _offsets(
 async def commit_reset(
     client: KafkaClient, group: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    """Commit the new offsets for a group without members. Raises ClientError."""
+    """Commit new offsets for a consumer group without members. Raises ClientError."""
 
     async def attempt() -> None:
         node = await client.group_coordinator(group)

@@ -58,7 +58,7 @@ class Profiles:
     by_name: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def chosen(self, option: str | None = None) -> str | None:
-        """Return the profile that an option, ESKER_PROFILE or the file names, in this order."""
+        """Return the profile name in `option`, else in ESKER_PROFILE, else in the profiles file."""
         return option or os.environ.get(PROFILE_VARIABLE) or self.default
 
     def __getitem__(self, name: str) -> Mapping[str, str]:

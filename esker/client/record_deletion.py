@@ -60,7 +60,7 @@ def parse_offsets(text: str) -> dict[tuple[str, int], int]:
 async def delete_records(
     client: KafkaClient, offsets: Mapping[tuple[str, int], int]
 ) -> list[Deleted]:
-    """Delete the records below an offset of each partition. Raises ClientError."""
+    """Delete each partition's records below the given offset. Raises ClientError."""
 
     async def attempt() -> list[Deleted]:
         by_leader: dict[int, dict[str, dict[int, int]]] = {}

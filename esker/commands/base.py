@@ -94,7 +94,7 @@ class _Name(NamedTuple):
     required: bool
 
     def take(self, values: dict[str, Any]) -> None:
-        """Take an argument's value from the argument itself or from its option of Kafka's name.
+        """Set an argument in `values` from the argument itself or from Kafka's option for it.
 
         Raises typer.BadParameter if both are given, or none of a required argument.
         """
@@ -118,7 +118,7 @@ def given(value: Any) -> bool:
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the function with Kafka's options for its arguments, and a --profile option."""
+    """Return a command's function with options added: Kafka's names of arguments, --profile."""
     hints = get_type_hints(function, include_extras=True)
     parameters: list[inspect.Parameter] = []
     names: list[_Name] = []

@@ -85,7 +85,7 @@ class Target:
 
 
 def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Target:
-    """Return the controllers or brokers to send to; two options raise typer.BadParameter."""
+    """Return the nodes to send requests to. Raises typer.BadParameter if both options are set."""
     if bootstrap_controller is None and bootstrap_server is None:
         bootstrap_controller, bootstrap_server = _default_addresses()
     if bootstrap_controller is None:

@@ -206,7 +206,7 @@ class _Start:
 
 
 async def _alone(client: KafkaClient, topic: str, take: Take, start: _Start, *, stop: bool) -> None:
-    """Consume partitions without a group, until the record limit or the end offsets."""
+    """Consume partitions without a consumer group, until the record limit or the end offsets."""
     begin = await start.offsets(client, topic)
     reader = Reader(client, topic, begin)
     ends = await _ends(client, topic, begin) if stop else None
@@ -233,7 +233,7 @@ def _reached_ends(reader: Reader, found: list[Found], ends: dict[int, int]) -> b
 async def _in_group(
     client: KafkaClient, member: Member, topic: str, take: Take, *, first: bool, stop: bool
 ) -> None:
-    """Consume as a group member until the record limit or the end offsets, then leave the group."""
+    """Consume as a group member until the record limit or end offsets; then leave the group."""
     try:
         while True:
             partitions = await member.join()

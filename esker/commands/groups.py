@@ -91,7 +91,7 @@ def list_(
 def list_groups(
     bootstrap_server: str | None, timeout_ms: int
 ) -> dict[str, ListGroupsResponse.ListedGroup]:
-    """Return all groups of a cluster by name, or end the command if no broker responds."""
+    """Return all consumer groups by name, or end the command if no broker responds."""
 
     async def exchange() -> dict[str, ListGroupsResponse.ListedGroup]:
         async with broker_client(broker_addresses(bootstrap_server), timeout_ms) as client:

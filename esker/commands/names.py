@@ -37,7 +37,7 @@ def _groups(addresses: Mapping[str, str]) -> Iterable[str]:
 
 
 def _completion_of(names: Callable[[dict[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
-    """Return a shell completion of a cluster's names, without names if no node responds."""
+    """Return a shell completion of names in a cluster; it is empty if no node responds."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         # A sentence about an unreachable cluster would stand in the middle of the typed line.

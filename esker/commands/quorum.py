@@ -228,7 +228,7 @@ def _rows(found: QuorumDescription, own: GroupsByNode) -> list[dict[str, Any]]:
 
 
 def _snapshot_columns(group: DescribeSnapshotsResponse.Group | None) -> dict[str, Any]:
-    """Return a replica's log start, newest snapshot and floor as columns, `None` if unknown."""
+    """Return a replica's log start, newest snapshot and floor; unknown values are None."""
     newest = group.snapshots[-1] if group is not None and group.snapshots else None
     return {
         "LogStartOffset": None if group is None else group.log_start_offset,

@@ -217,7 +217,7 @@ def reset_offsets(
 
 
 async def _resettable(client: KafkaClient, *, all_topics: bool) -> list[str]:
-    """Return the groups that can be reset, and print a warning for each other group.
+    """Return the consumer groups that can be reset; print a warning for each other group.
 
     Raises ClientError if no group can be reset.
     """
@@ -257,7 +257,7 @@ def _rule(options: dict[str, Any], group: str, *, of_several: bool) -> Rule:
 def _scope(
     topics: list[str], rule: Rule, *, all_topics: bool
 ) -> dict[str, tuple[int, ...] | None] | None:
-    """Return the partitions to reset by topic, or None for all with a committed offset.
+    """Return the partitions to reset, by topic; None means all that have a committed offset.
 
     Raises typer.BadParameter.
     """
@@ -282,7 +282,7 @@ def _scope(
 
 
 def _rows(plans: Mapping[str, Plan]) -> list[tuple[str, tuple[str, int], int | None, int]]:
-    """Return each group's partitions with their committed and new offsets."""
+    """Return each consumer group's partitions with their committed and new offsets."""
     return [
         (group, key, plan.committed.get(key), offset)
         for group, plan in plans.items()
@@ -291,7 +291,7 @@ def _rows(plans: Mapping[str, Plan]) -> list[tuple[str, tuple[str, int], int | N
 
 
 def _as_csv(plans: Mapping[str, Plan]) -> list[str]:
-    """Return lines for --from-file, with a column of groups if there are several, as Kafka has."""
+    """Return new offsets as CSV lines for --from-file, with a group column for several groups."""
     several = len(plans) > 1
     return [
         f"{group},{topic},{partition},{offset}" if several else f"{topic},{partition},{offset}"

@@ -84,7 +84,7 @@ def _name(group: Group) -> str:
 
 
 def _by_group(nodes: Sequence[NodeSnapshots]) -> list[tuple[Group, int]]:
-    """Return the replicas described without an error, sorted by partition name and node id."""
+    """Return the replicas that nodes could describe, sorted by partition name and node id."""
     found = [(group, node.node_id) for node in nodes for group in node.groups]
     sound = [(group, node_id) for group, node_id in found if not group.error_code]
     return sorted(sound, key=lambda pair: (_name(pair[0]), pair[1]))

@@ -47,7 +47,7 @@ class ObjectBytes(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the object's requested name, or else its key."""
+        """Return the name by which a user requested the object, or else the object's key."""
 
     @property
     def size_bytes(self) -> int: ...

@@ -43,7 +43,7 @@ def bootstrap_records(
     features: Mapping[str, int] | None = None,
     users: Iterable[UserScramCredentialRecord] = (),
 ) -> tuple[MetadataRecord, ...]:
-    """Return the metadata records of an empty cluster, in order.
+    """Return the metadata records with which a new cluster's log begins, in log order.
 
     Args:  bench_log: add the group of the benchmarks.
            features: finalized levels that differ from `default_levels`.

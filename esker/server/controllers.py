@@ -116,7 +116,7 @@ class ClusterMachine:
         self._events.on_applied(self.applied_offset)
 
     def reset(self) -> None:
-        """Empty the metadata image; groups that run on this node go on running.
+        """Empty the metadata image; Raft groups that run on this node continue to run.
 
         A running group ends only if the log, read anew, does not name it again.
         """
@@ -136,7 +136,7 @@ class ClusterMachine:
         self._machine.checkpointed(snapshot_id, record_count)
 
     def _on_image(self, image: MetadataImage) -> None:
-        """Start and stop groups so that exactly the metadata image's groups run."""
+        """Start and stop Raft groups so that exactly those in the metadata image run."""
         if not image.offset:
             return  # nothing is known yet, or everything is read anew
         wanted = [
@@ -289,7 +289,7 @@ class ControllerNodeService:
         return state
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """Do nothing when a group starts, as only `begin_cluster` starts the controller's log.
+        """Do nothing when a Raft group starts, as `begin_cluster` alone starts the controller.
 
         The cluster log is begun by `begin_cluster`; other groups are others'.
         """

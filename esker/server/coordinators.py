@@ -59,7 +59,7 @@ class Hosted(Protocol):
     def coordinator(self) -> BatchCoordinator: ...
 
     async def end(self) -> None:
-        """Close the batch coordinator after its group has ended on this node."""
+        """Close the batch coordinator after its Raft group has ended on this node."""
 
 
 class HostedInQuorum:

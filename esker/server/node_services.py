@@ -23,12 +23,12 @@ class JoinedServices:
         self.handlers: Mapping[int, Served] = _together(services)
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """Start every node service on a group when the group's log is opened."""
+        """Start every node service on a Raft group when the group's log is opened."""
         for node_service in self._services:
             node_service.begin(log, topic, partition, directory)
 
     async def end(self, topic: str, partition: int) -> None:
-        """End every node service on a group, also after a failure; then raise the first failure."""
+        """End every node service on a Raft group despite failures; then raise the first failure."""
         failures = []
         for node_service in reversed(self._services):
             try:
@@ -54,7 +54,7 @@ class BenchState:
             self._host.host(log, KeyValueMachine())
 
     async def end(self, topic: str, partition: int) -> None:
-        """Do nothing, because the node stops the state machine."""
+        """Do nothing when the benchmark log ends, because the node stops the state machine."""
 
 
 def _together(services: Sequence[NodeService]) -> Mapping[int, Served]:

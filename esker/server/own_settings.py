@@ -18,7 +18,7 @@ SECRET_WORDS: Final = ("password", "secret")
 
 
 def own_settings(given: Mapping[str, str]) -> tuple[OwnSetting, ...]:
-    """Return every setting of this process, given or default, by its key.
+    """Return all settings of this process, given or default, sorted by key.
 
     Args:  given: what stood in the node's file.
     """

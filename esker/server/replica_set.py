@@ -80,10 +80,10 @@ class Machines(Protocol):
         """Return the state machine of the cluster log."""
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """Build the state machine of a group that was opened on this node."""
+        """Build the state machine of a Raft group that was opened on this node."""
 
     async def end(self, topic: str, partition: int) -> None:
-        """Close the state machine of a group that has ended on this node."""
+        """Close the state machine of a Raft group that has ended on this node."""
 
     def coordinator(self, partition: int) -> CoordinatorMachine | None:
         """Return a `__diskless-metadata` partition's state machine, or None before it starts."""
@@ -297,7 +297,7 @@ class ObservedCluster(LatestImage):
         return self._replicas.get(coordinator)
 
     def replica_age_ms(self, coordinator: int) -> float | None:
-        """Return a replica's maximum age in ms, or None if unknown."""
+        """Return the maximum age in ms of a coordinator partition's replica; None if unknown."""
         replica = self._replicas.get(coordinator)
         return None if replica is None else replica.age_ms
 
@@ -377,5 +377,5 @@ class ObservedCluster(LatestImage):
 
 
 def _age_ms(age: Freshness | None) -> float | None:
-    """Return the age in ms of a replica at present, or None if the age is unknown."""
+    """Return a replica's current maximum age in ms, or None if the age is unknown."""
     return None if age is None else age.age_ms(asyncio.get_running_loop().time())

@@ -89,7 +89,7 @@ class SnapshotKeeping:
         )
 
     def _readers(self, view: LogStartView, since_ms: int) -> list[Holder]:
-        """Return the archives that limit the log start.
+        """Return the archives that still need records and so keep the log from starting later.
 
         Soon after an election the result has a further archive, which may not have fetched yet.
         """

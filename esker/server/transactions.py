@@ -241,7 +241,7 @@ class TransactionLogNodeService(TransactionReplica):
         self._repeat("expire", self._settings.expiry_interval_ms, transactions.remove_expired)
 
     def _repeat(self, name: str, interval_ms: int, act: Callable[[], None]) -> None:
-        """Time out and expire transactions at each interval, until the log ends."""
+        """Call `act`, which expires transactions, at each interval until their log ends."""
 
         def run() -> None:
             act()

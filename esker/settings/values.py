@@ -47,7 +47,7 @@ def integer(least: int, most: int) -> Callable[[str], int]:
 
 
 def checked(definition: ConfigDef, convert: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser of a setting that also checks the controller's definition of the setting."""
+    """Return a parser that also checks a setting's text against the controller's definition."""
 
     def parse(text: str) -> T:
         wrong = definition.check(text)

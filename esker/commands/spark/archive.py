@@ -373,7 +373,7 @@ def _hold_logs(inputs: Inputs, about: About) -> Iterator[Hold | None]:
 
 
 def _count_due(logs: Logs, store: ObjectStore, hold: Hold | None) -> int:
-    """Count the committed offsets not archived yet; announce each archived end to `hold`."""
+    """Count the committed offsets not yet archived; tell `hold` each log's archived end offset."""
     from spark_jobs.readers.archive_layout import chain
     from spark_jobs.readers.archived_logs import list_ranges
 

@@ -81,7 +81,7 @@ def _topics(made: MergePlan) -> dict[str, Counter[str]]:
 
 
 def plan_json(made: MergePlan) -> dict[str, Any]:
-    """Return a plan of merges as JSON: totals, and the sums of each topic."""
+    """Return a plan of merges as JSON, with the totals of the plan and of each topic."""
     return {
         "plan_id": made.plan_id,
         "cluster_id": made.cluster_id,

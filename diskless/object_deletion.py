@@ -144,7 +144,7 @@ class Cleaner:
         return all(results)
 
     async def _clean(self, coordinator: int) -> bool:
-        """Delete the objects that a batch coordinator lists, until each was tried once."""
+        """Try once to delete each object that a batch coordinator has marked for deletion."""
         leader = self._cluster.leader(coordinator)
         tried: set[str] = set()  # keys that failed in this pass
         try:

@@ -32,7 +32,7 @@ K = TypeVar("K", str, int)
 
 
 def image_values(image: GroupsImage) -> Iterator[bytes]:
-    """Yield the groups' encoded records, in the order in which a reader applies records.
+    """Yield encoded records that restore all consumer groups if applied in this order.
 
     An empty value (b"") marks a pause, at which the caller lets other work run.
     """

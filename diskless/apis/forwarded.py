@@ -243,7 +243,7 @@ def _without_directories(answer: quorum.DescribeQuorumResponse) -> quorum.Descri
 
 
 def _with_type(requested: _Update) -> _Update:
-    """Convert version 0's `allow_downgrade` to the upgrade type of a safe downgrade."""
+    """Convert `allow_downgrade` of UpdateFeatures version 0 to a later version's upgrade type."""
     if not requested.allow_downgrade:
         return requested
     return msgspec.structs.replace(

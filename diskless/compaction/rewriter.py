@@ -359,7 +359,7 @@ def _final_batches(run: Run, data: memoryview) -> list[Batch]:
 
 
 def _cut(run: Run, batches: Sequence[Batch], first_offset: int) -> tuple[FinalRun, list[Batch]]:
-    """Divide a run at the log start into a run without records, and the remaining batches.
+    """Divide a run at the log start: an empty run below it, and the batches above it.
 
     The first run stands for the deleted records. It ends below the log start, so the coordinator
     has it die at once: merging keeps the number of records and deletes their bytes.

@@ -173,7 +173,7 @@ class Quorum:
 
     @property
     def in_doubt(self) -> bool:
-        """Return whether this member has stopped because of a fork, or will stop when it starts."""
+        """Return whether a fork of the log keeps this node out of its Raft group."""
         return self._context.in_doubt or self._forked_at_start
 
     @property

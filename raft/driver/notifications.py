@@ -45,7 +45,7 @@ class ReadTicket(Protocol):
     def __hash__(self) -> int: ...
 
     def ready(self, offset: Offset) -> None:
-        """Start a confirmed read, which must wait until all records below `offset` are applied."""
+        """Let a linearizable read go on once all records below `offset` are applied."""
 
     def refused(self, error: ErrorCode) -> None:
         """Fail a read that this node cannot confirm to be linearizable."""

@@ -93,7 +93,7 @@ class ClusterHistory:
     _now: dict[int, tuple[str, int]] = field(default_factory=dict)  # broker: state, since
 
     def all_episodes(self) -> list[Episode]:
-        """Return the time of each broker in each of its states, sorted by broker and time."""
+        """Return the periods that brokers spent in one state, by broker and start time."""
         now = [
             Episode(broker, state, since, None)
             for broker, (state, since) in self._now.items()

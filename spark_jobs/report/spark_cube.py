@@ -57,7 +57,7 @@ def largest_of(frame: DataFrame, keys: Mapping[str, str], limit: int) -> DataFra
 
 
 def fold_frame(frame: DataFrame, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> DataFrame:
-    """Merge rows with keys that `keep` does not list under the label OTHERS, in no order."""
+    """Sum the rows whose key is not in `keep` into one row with the label OTHERS."""
     for measure, (key, values) in keep.items():
         empty = F.lit("") if CUBE.field(key).type == pa.string() else F.lit(0).cast("bigint")
         known = F.col(key).isin(list(values)) if values else F.lit(False)

@@ -47,7 +47,7 @@ def decode_both_ways(cls: type[Message], version: int, data: bytes) -> None:
 
 
 @pytest.mark.timeout(SECONDS + 120)
-def test_the_generated_and_the_reference_codec_decode_mutated_messages_equally_or_refuse_both() -> (
+def test_generated_and_reference_codec_decode_mutated_messages_equally_or_both_refuse_them() -> (
     None
 ):
     until = time.monotonic() + SECONDS

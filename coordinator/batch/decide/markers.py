@@ -150,7 +150,7 @@ class _Writer:
         *,
         ends: bool,
     ) -> None:
-        """Add a row for a marker, which takes the next offset if it `ends` a transaction."""
+        """Add a marker's row; the marker takes an offset only if `ends` is true."""
         offset = log[1] if ends else -1
         if log_id not in self._open:
             self._open[log_id] = self._tables.open_transactions.get(log_id) or ()

@@ -377,7 +377,7 @@ def test_a_broker_loads_a_group_that_it_unloaded_while_idle_at_the_next_request(
 # --- the service ----------------------------------------------------------------------------------
 
 
-def test_group_log_reads_and_refused_group_log_calls_wait_for_the_read_barrier() -> None:
+def test_the_group_log_answers_reads_and_refusals_only_after_the_read_barrier() -> None:
     world = World()
     assert world.commit(None, 5) == 0
     barriers = 0

@@ -255,7 +255,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "reads without a barrier": (
         reads_without_a_barrier,
-        test_moves.test_group_log_reads_and_refused_group_log_calls_wait_for_the_read_barrier,
+        test_moves.test_the_group_log_answers_reads_and_refusals_only_after_the_read_barrier,
     ),
     "an ownership epoch used twice": (
         epochs_are_used_again,

@@ -727,7 +727,7 @@ def test_a_followers_copy_of_the_high_watermark_dates_from_the_time_of_its_fetch
     assert member.quorum.leader_watermark() == (5, asked_ms + 60_000)
 
 
-def test_a_leaders_high_watermark_dates_from_the_last_fetch_of_a_majority() -> None:
+def test_a_leader_confirms_its_high_watermark_at_the_time_of_a_majoritys_last_fetches() -> None:
     """Until then no other leader can have been elected."""
     member = leader()
     assert member.quorum.leader_watermark() is None, "nothing of its epoch is committed"

@@ -136,7 +136,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """Return whether the batch has a record at every offset, which compaction may change."""
+        """Return whether the batch has a record at every offset; compaction may remove records."""
         return self.record_count == self.last_offset_delta + 1
 
     @property
@@ -275,7 +275,7 @@ def iter_batches(
 
 
 def records_of(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> memoryview:
-    """Return the bytes of a batch's records after any decompression.
+    """Return the bytes of a batch's records, decompressed if they are compressed.
 
     Raises:  CompressionError, of which DecompressedTooLargeError is a kind.
     """
@@ -362,7 +362,7 @@ _new_record: Final[Callable[..., Record]] = tuple.__new__  # half the time of Re
 
 
 def _read_bytes(body: memoryview, position: int, end: int) -> tuple[memoryview | None, int]:
-    """Read a byte string or null with its length; raise ValueError if it ends after `end`."""
+    """Read a byte string or null after its varint length; raise ValueError if past `end`."""
     length, position = decode_varint(body, position)
     if length < 0:
         if length == -1:

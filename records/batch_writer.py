@@ -230,7 +230,7 @@ def _finish(
 
 
 def seal(batch: bytearray | memoryview) -> int:
-    """Write the checksum of a complete batch into the batch's header, and return the batch."""
+    """Write a complete batch's checksum into the batch's header, and return the checksum."""
     crc: int = crc32c(memoryview(batch)[CRC_START:])
     _CRC.pack_into(batch, CRC_START - _CRC.size, crc)
     return crc

@@ -82,7 +82,7 @@ def newest_by_map(block: RecordBlock, offsets: OffsetMap, salt: bytes) -> Mask:
 
 
 def newest_by_offset(block: RecordBlock, survivors: Numbers) -> Mask:
-    """Return a mask of a block's records whose offsets are in `survivors`, sorted offsets."""
+    """Return a mask of the records whose offsets are in `survivors`, a sorted array."""
     if not len(block.offsets) or not len(survivors):
         return np.zeros(len(block.offsets), np.bool_)
     places = np.searchsorted(survivors, block.offsets)
@@ -239,7 +239,7 @@ class _Kept:
 
 
 def _without_others(header: BatchHeader, kept: _Kept, index: int, horizon: int | None) -> Batch:
-    """Return the batch with only its records that stay, and with any new delete horizon."""
+    """Return the batch with only its kept records; set the delete horizon if one is given."""
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if horizon is None:
         body = kept.join(index)

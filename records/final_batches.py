@@ -82,7 +82,7 @@ def finish_run(
 def stamp_final(
     batch: bytearray | memoryview, *, base_offset: int, append_time: int | None
 ) -> None:
-    """Stamp a batch of a WAL object with its offset, leader epoch and any append time."""
+    """Set a WAL batch's base offset and leader epoch, and its append time if one is given."""
     stamp(batch, base_offset=base_offset, leader_epoch=LEADER_EPOCH)
     if append_time is not None:
         stamp_log_append_time(batch, timestamp=append_time)
@@ -101,7 +101,7 @@ def read_final_run(
 
 
 def check_final(batches: Iterable[Batch], *, base_offset: int, end_offset: int) -> None:
-    """Check that batches with final offsets rise within their run and end at its end offset.
+    """Check that a run's batches have rising final offsets and end at the run's end offset.
 
     Raises:  CorruptBatchError.
     """

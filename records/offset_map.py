@@ -77,7 +77,7 @@ class OffsetMap:
         self._count = 0
 
     def __len__(self) -> int:
-        """Return the number of keys in the map, counting a key that is pending again twice."""
+        """Return the number of keys in the map; a key both merged and pending counts twice."""
         return self._count + self._pending_count + len(self._collisions)
 
     def put(self, digests: Digests, offsets: Numbers) -> None:
@@ -105,7 +105,7 @@ class OffsetMap:
             new = new.rows(~same)  # collide with those just merged
 
     def _merge_sorted(self, new: _Bucket) -> None:
-        """Merge sorted entries, whose first digest halves differ, into the map's buckets."""
+        """Merge sorted entries with distinct first digest halves into the map's buckets."""
         bounds = np.searchsorted(new.first, _BUCKET_STARTS).tolist()
         for index, (begin, end) in enumerate(zip(bounds, [*bounds[1:], None], strict=True)):
             part = new.rows(slice(begin, end))
@@ -172,7 +172,7 @@ class OffsetMap:
 
 
 def _without_older(entries: _Bucket) -> _Bucket:
-    """Keep, of sorted entries with equal first digest halves, only the newest entry."""
+    """Return only the newest entry for each first digest half; `entries` must be sorted."""
     ends = np.ones(len(entries.first), np.bool_)
     ends[:-1] = entries.first[1:] != entries.first[:-1]
     return entries.rows(ends)

@@ -180,7 +180,7 @@ def _cut_after_last_sound_batch(files: FileSystem, path: Path, snapshot_id: Offs
 
 
 def _sound_bytes(file: File, path: Path, snapshot_id: OffsetAndEpoch) -> int:
-    """Return the number of valid bytes in a partial file, without footer and wrong batches."""
+    """Return the number of bytes before a partial file's footer or first invalid batch."""
     framing = Framing(path, size_bytes=1 << 62, epoch=snapshot_id.epoch)
     sound_bytes = 0
     with contextlib.suppress(DamagedFileError):

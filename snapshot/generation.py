@@ -161,7 +161,7 @@ class Generation:
             self._slice_soon()
 
     def _encode(self, slice_ms: float) -> bool:
-        """Encode values for up to `slice_ms`; return True if the state has no value ready yet."""
+        """Encode state values for up to `slice_ms`; return True if the next is not ready yet."""
         encoder, pace, now_ms = self.encoder, self._pace, self._loop.now_ms
         until_ms = now_ms() + slice_ms
         for count, value in enumerate(self._values, 1):

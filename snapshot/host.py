@@ -45,7 +45,7 @@ class Listener(Protocol):
     """The service that leads with the machine's state, or answers from it."""
 
     def applied(self, offset: Offset) -> None:
-        """Accept that all records below `offset` are applied and no checkpoint is being loaded."""
+        """React to the state having all records below `offset`, with no checkpoint loading."""
 
     def lead(self, epoch: Epoch) -> None:
         """React to the start of this node's leadership, once the state has all earlier records."""

@@ -197,7 +197,7 @@ class KeyValueMachine:
         return self._frozen is not None or self._merge(_MERGE_PER_SLICE)
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
-        """Subtract the changes in the new checkpoint from the count of changed records."""
+        """Stop counting the changed records that the new checkpoint includes."""
         assert snapshot_id.offset <= self._applied.offset, f"{snapshot_id}: {self._applied}"
         assert record_count >= 0, f"{record_count} records"
         self._changed -= self._changed_when_frozen

@@ -146,7 +146,7 @@ def _lives(holder: Holder, now_ms: int, settings: LogStartSettings) -> bool:
 
 
 def _read_on(candidate: Candidate, readers: Sequence[Holder]) -> bool:
-    """Return whether an archive whose lag is allowed needs records below a checkpoint's end.
+    """Return whether an archive within its lag limit needs records before this checkpoint's end.
 
     What starting here would take from it is at least what lies after here, so its lag is more than
     `log_bytes_after`; only when that alone exceeds its bound is the bound surely passed.

@@ -67,7 +67,7 @@ def iter_values(batch: Batch) -> Iterator[bytes]:
 
 
 def _any_form(batch: Batch, done: int) -> Iterator[bytes]:
-    """Yield the values of a batch after the first `done` records, in any valid encoding."""
+    """Yield the values of a batch, in any valid encoding, without the first `done` records."""
     for record in islice(iter_records(batch, limit_bytes=MAX_DECOMPRESSED_BYTES), done, None):
         reason = strangeness(batch, record)
         if reason is not None or record.value is None:

@@ -158,7 +158,7 @@ class ImageEdit:
         return self._count_added(before)
 
     def broker(self, broker_id: int) -> RegisterBrokerRecord | None:
-        """Return a broker's registration with the pending changes, or None if not registered."""
+        """Return a broker's registration with the pending changes; None if there is none."""
         return self._brokers.get(broker_id)
 
     def _apply_broker(self, record: RegisterBrokerRecord) -> bool:
@@ -257,7 +257,7 @@ class ImageEdit:
         return self._count_added(before)
 
     def _change_load(self, topic: _TopicEdit, coordinator: int, change: int) -> None:
-        """Add `change` to the number of client partitions of a batch coordinator."""
+        """Add `change` to a batch coordinator's partition count, unless the topic is internal."""
         if not topic.is_internal:
             count = (self._loads.get(coordinator) or 0) + change
             if count:

@@ -96,7 +96,7 @@ class Rule(NamedTuple):
         return self.permission == DENY and self.operation in (operation, Operation.ALL)
 
     def allows(self, operation: Operation) -> bool:
-        """Return whether the rule allows this operation, by itself or by implication."""
+        """Return whether the rule allows this operation, or another one that implies it."""
         return self.permission == ALLOW and (
             self.operation in (operation, Operation.ALL)
             or self.operation in _IMPLIED_BY.get(operation, ())
@@ -113,7 +113,7 @@ class Authorizer:
         super_users: frozenset[str] = frozenset(),
         allow_everyone: bool = False,
     ) -> None:
-        """Index the access control rules of a cluster image.
+        """Create an authorizer from the access control rules of a cluster image.
 
         Args:  super_users: principals as TYPE:NAME that may do everything.
                allow_everyone: what is decided for a resource without any rule.

@@ -45,7 +45,7 @@ async def create_request_at_end(
     reader: Callable[[int], CallTarget],
     now_ms: Callable[[], int],
 ) -> CreateChunksRequest:
-    """Build a CreateChunks request for partition chunks that begin at the high watermarks.
+    """Build a CreateChunks request whose chunks begin at their partitions' high watermarks.
 
     Args:    coordinators: of every partition that a chunk names; reader: returns the client of a
              coordinator; now_ms: the clock, read right after the high watermarks.

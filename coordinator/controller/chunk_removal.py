@@ -52,7 +52,7 @@ class ChunkRemoval:
             self.start()
 
     def start(self) -> None:
-        """Request log starts from the coordinators; then remove partition chunks below them.
+        """Request log starts from the coordinators; then remove chunks below the log starts.
 
         Does nothing while a removal is in progress.
         """

@@ -70,7 +70,7 @@ class ClientCalls:
     def hosted(
         self, coordinator: int, done: Callable[[HostedPartitions | CoordinatorError], None]
     ) -> None:
-        """Call `done` with a batch coordinator's partitions as of all committed records."""
+        """Request the list of a batch coordinator's partitions; call `done` with the list."""
         self._run(self._hosted(coordinator), done)
 
     async def _hosted(self, coordinator: int) -> HostedPartitions:

@@ -143,7 +143,7 @@ class HandOver:
             outbox.close()
 
     def open_outboxes(self) -> None:
-        """Open missing queues of calls to coordinators; each first compares the topics of both."""
+        """Create each batch coordinator's missing queue of calls, which first reconciles topics."""
         for coordinator in range(self.image().coordinator_count):
             self._outbox(coordinator)
 

@@ -119,7 +119,7 @@ class PendingImage:
         return self._image
 
     def settle(self) -> None:
-        """Return to the applied cluster image once it includes every proposed record."""
+        """Discard the pending image if the applied image includes every proposed record."""
         if self._machine.applied.offset == self.next_offset and not self._machine.in_transaction:
             self.drop()
 
@@ -224,7 +224,7 @@ class Controller:
         return max(0, (self.log.high_watermark or 0) - self.machine.applied.offset)
 
     def subscribe(self, active: Callable[[Epoch], None], over: Callable[[Epoch], None]) -> None:
-        """Register callbacks for the beginning and the end of this controller's active time."""
+        """Register callbacks that run when this controller becomes active and when it stops."""
         self._subscribers.append((active, over))
 
     # --- a Watcher ----------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class Controller:
         )
 
     def settled_context(self, broker_id: int) -> Context | None:
-        """Return the committed state if no pending record changes the broker's registration.
+        """Return the committed state, or None if a pending record changes the registration.
 
         Every other answer waits until all that was proposed before it is committed, as it may rest
         on that. This one rests on one broker's record; while the pending image has the same one,
@@ -331,7 +331,7 @@ class Controller:
     # --- time ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """While leading, fence silent brokers, update preferred brokers and append to an idle log.
+        """While leading, fence silent brokers, update preferred ones and append to an idle log.
 
         Call it every tick interval, leading or not.
         """

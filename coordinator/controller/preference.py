@@ -78,7 +78,7 @@ class Preferences:
             report.broker_epoch, report.reason = broker_epoch, reason
 
     def choose(self, image: MetadataImage, now_ms: int) -> list[Change]:
-        """Return due changes of preferred brokers: one, or as many as the minimum requires."""
+        """Return due changes of preferred brokers: one, or enough to make half preferred."""
         brokers = serving_brokers(image)
         preferred = [broker_id for broker_id in brokers if is_preferred(brokers[broker_id])]
         others = [broker_id for broker_id in brokers if broker_id not in preferred]
@@ -102,7 +102,7 @@ class Preferences:
         return []
 
     def note_changes(self, changes: list[Change], now_ms: int) -> None:
-        """Count these changes of preferred brokers, and record the time of writing."""
+        """Count these changes of preferred brokers, and record the time of the last change."""
         self.changes += len(changes)
         self._changed_ms = now_ms
 
@@ -117,12 +117,12 @@ class Preferences:
 
 
 def may_write_preference(image: MetadataImage) -> bool:
-    """Return whether every node of the cluster places partitions by preference."""
+    """Return whether the cluster's feature level allows records of preferred brokers."""
     return may_write_format(image.features, LEVEL)
 
 
 def is_preferred(broker: RegisterBrokerRecord) -> bool:
-    """Return whether a broker's registration states no reason against preferring the broker."""
+    """Return whether a broker is preferred: its record has an empty `unpreferred_reason`."""
     return not broker.unpreferred_reason
 
 

@@ -50,7 +50,7 @@ class Reconciliation:
         self._hosted_ids = iter(hosted)
 
     def compare_slice(self) -> bool:
-        """Compare some topics of the image with the coordinator's; return whether topics remain."""
+        """Compare the image's next topics with the coordinator's; return whether more remain."""
         looked = 0
         for topic in islice(self._topics, SLICE_TOPICS):
             looked += 1

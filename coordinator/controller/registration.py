@@ -159,7 +159,7 @@ class Registration:
             return None
 
     def heartbeat_now(self) -> None:
-        """Send a heartbeat at once, because the broker's epoch may no longer be valid.
+        """Send a heartbeat without waiting, because the broker's epoch may no longer be valid.
 
         `on_change` is called after the answer, even if nothing has changed.
         """

@@ -343,7 +343,7 @@ class Requests:
         context: Context,
         connection: Connection | None,
     ) -> Decision:
-        """Decide a heartbeat; unless refused, record its connection and the broker's readiness."""
+        """Decide a heartbeat; if it is accepted, record its connection and broker readiness."""
         sessions = self._controller.sessions
         decision = heartbeat(request, context, sessions)
         if not decision.response.error_code:

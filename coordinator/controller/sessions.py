@@ -115,12 +115,12 @@ class BrokerSessions:
         self._sessions.pop(broker_id, None)
 
     def get(self, broker_id: int, broker_epoch: int) -> Session | None:
-        """Return the session of a broker under this epoch; None if there was no heartbeat."""
+        """Return a broker's session under this epoch, or None if the broker has no session."""
         session = self._sessions.get(broker_id)
         return session if session is not None and session.broker_epoch == broker_epoch else None
 
     def is_alive(self, broker_id: int, broker_epoch: int, *, fenced: bool) -> bool:
-        """Return whether a broker's session has not expired.
+        """Return whether a broker's session is still valid.
 
         A fenced broker needs a heartbeat first.
         """

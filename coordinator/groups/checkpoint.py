@@ -52,7 +52,7 @@ def image_values(image: GroupsImage) -> Iterator[bytes]:
 
 
 def _sorted_runs(keys: Iterable[K]) -> Generator[bytes, None, list[list[K]]]:
-    """Yield sorted parts of the keys, with a pause after each part."""
+    """Sort the keys in bounded parts, yielding b"" as a pause after each; return the parts."""
     runs: list[list[K]] = []
     remaining = iter(keys)
     while run := sorted(islice(remaining, _SORT_AT_ONCE)):

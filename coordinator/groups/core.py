@@ -134,7 +134,7 @@ class GroupBroker:
 
     @property
     def deadline_ms(self) -> int | None:
-        """Return the ms, on the clock of `step`, at which the next timer is due, or None."""
+        """Return when the next timer is due, in ms on the clock of `step`; None without timers."""
         return self.timers.next_ms
 
     # --- used by groups and reads ---------------------------------------------------------------
@@ -152,7 +152,7 @@ class GroupBroker:
         self._effects.append(Reply(inbound.ticket, response))
 
     def request(self, request: Request, then: Callable[[Any], None]) -> None:
-        """Send a request to the group log; call `then` with the response, or None if unknown."""
+        """Send a request to the group log; call `then` with its response, or None if none came."""
         self._next_call += 1
         self._calls[self._next_call] = then
         self._effects.append(Call(self._next_call, request))
@@ -390,7 +390,7 @@ class GroupBroker:
         self.timers.set(_ADOPT, self._now_ms + delay_ms)
 
     def _adopt(self) -> None:
-        """Acquire this broker's groups with members, from the next slice of all groups.
+        """Acquire each group with members in the next slice that this broker should coordinate.
 
         No request names these groups.
         """

@@ -92,7 +92,7 @@ def decide_commit_transactional(
 
 
 def _refuse(commit: _Commit, group: Group, opened: dict[int, int], context: Context) -> int:
-    """Return the error of one commit; without an error, note its transaction in `opened`."""
+    """Return the error of one commit, or 0 after recording its transaction in `opened`."""
     error = (
         int(_refuse_number(commit, context.image))
         or int(refuse_transactional_commit(group, commit.generation, commit.member_id))

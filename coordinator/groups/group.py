@@ -189,7 +189,7 @@ class ClassicGroup(Rebalance):
         self.rebalance()
 
     def _begin_session(self, member: Member) -> None:
-        """Start a new member's session; its first JoinGroup may wait longer than the session."""
+        """Start a member's session, with the longer join timeout for a member that is new."""
         self.restart_session(member)
         if member.is_new:
             key = TimerKey(self.group_id, "session", member.member_id)
@@ -587,7 +587,7 @@ def _unique_protocols(request: rpc.JoinGroupRequest) -> Protocols:
 
 
 def _rebalance_timeout(request: rpc.JoinGroupRequest) -> int:
-    """Return the rebalance timeout in ms; version 0 uses the session timeout."""
+    """Return a JoinGroup's rebalance timeout in ms; version 0 uses the session timeout."""
     timeout_ms = request.rebalance_timeout_ms
     return timeout_ms if timeout_ms >= 0 else request.session_timeout_ms
 

@@ -82,7 +82,7 @@ class PendingGroups:
         return self._image
 
     def settle(self) -> None:
-        """Return to the applied image of the groups once it has every proposed record."""
+        """Discard the pending image if the applied image includes every proposed record."""
         if self._machine.applied.offset == self._next_offset:
             self.drop()
 
@@ -209,7 +209,7 @@ class GroupLog:
             self._deleted_topics |= {topic_id}
 
     def expire_groups(self, done: Callable[[int], None] | None = None) -> None:
-        """Start an expiry pass over all groups; call `done` with the number of its records.
+        """Start an expiry pass over all groups; call `done` with the number of records written.
 
         A node that does not lead writes nothing.
         """

@@ -243,7 +243,7 @@ class GroupOutbox:
 
     @staticmethod
     def _is_sent_once(entry: _Entry) -> bool:
-        """Return whether a request with this entry is never repeated after an unknown outcome."""
+        """Return whether this entry is a transactional commit, whose request is never repeated."""
         return isinstance(entry, _Commit) and entry.is_transactional
 
     def _is_complete(self, code: ErrorCode, response: Any) -> bool:

@@ -72,7 +72,7 @@ class PendingOffsets(NamedTuple):
     def supersede(
         self, places: Iterable[TopicPartition]
     ) -> tuple[PendingOffsets, set[TransactionKey]]:
-        """Return the pending offsets without these partitions, and the changed transactions."""
+        """Return the offsets pending in other partitions, and the transactions that changed."""
         edit = _Edit(self)
         for place in places:
             edit.replace(place, ())
@@ -81,7 +81,7 @@ class PendingOffsets(NamedTuple):
     def end(
         self, key: TransactionKey, *, is_committed: bool
     ) -> tuple[PendingOffsets, set[TransactionKey], list[tuple[TopicPartition, CommittedOffset]]]:
-        """Return pending offsets without a transaction, changed transactions, and new offsets.
+        """Return other transactions' pending offsets, changed transactions, committed offsets.
 
         If it is committed, older pending offsets of its partitions are dropped with it.
         """

@@ -194,7 +194,7 @@ class GroupsEdit:
         record: GroupGenerationRecord | GroupOffsetsRecord | PendingGroupOffsetsRecord,
         group: Group,
     ) -> None:
-        """Store a group; raise its sequence number if the record is of the current owner."""
+        """Store a group, with the record's sequence number if the current owner wrote it."""
         if record.ownership_epoch == group.ownership_epoch:
             group = group._replace(sequence=max(group.sequence, record.sequence))
         self._groups.set(record.group_id, group)
@@ -291,7 +291,7 @@ class GroupsEdit:
         self._set_producer(producer_id, producer)
 
     def _end(self, producer_id: int, number: int, ended_at_ms: int) -> None:
-        """Raise the number of a producer id's last ended transaction, unless already higher."""
+        """Record that a producer id's transactions up to `number` have ended."""
         producer = self._producers.get(producer_id) or _NEW_PRODUCER
         if number > producer.ended_number:
             self._record_count += producer.ended_number < 0

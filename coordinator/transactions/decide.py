@@ -111,7 +111,7 @@ def _refuse_acquire(
 
 
 def _is_owned(transaction: Transaction | None, ownership_epoch: int) -> bool:
-    """Return whether a call's ownership epoch is the present one of its transactional id."""
+    """Return whether a call has the current ownership epoch of its transactional id."""
     return transaction is not None and transaction.ownership_epoch == ownership_epoch
 
 
@@ -248,7 +248,7 @@ def _add(
     request: rpc.AddTransactionPartitionsRequest | rpc.ProveTransactionRequest,
     context: Context,
 ) -> tuple[int, Sequence[MetadataRecord]]:
-    """Return the transaction's number, and the records that add the missing partitions."""
+    """Return the transaction's number, and the records that add partitions it lacks."""
     begins = before.state is not State.ONGOING
     missing = sorted(
         (key, name) for key, name in wanted.items() if begins or key not in before.partitions
@@ -312,7 +312,7 @@ def proof(
 
 
 def decide_end(request: rpc.EndTransactionRequest, context: Context) -> Decision:
-    """Decide to commit or abort a transaction, or repeat the answer to an equal request."""
+    """Decide to commit or abort a transaction; answer a repeated request like the first."""
     before = context.image.ids.get(request.transactional_id)
     response = rpc.EndTransactionResponse
     if before is None or not _is_owned(before, request.ownership_epoch):
@@ -501,7 +501,7 @@ def describe(
 def check(
     request: rpc.CheckTransactionRequest, image: TransactionsImage
 ) -> rpc.CheckTransactionResponse:
-    """Return INVALID_TXN_STATE unless the requested transaction has ended."""
+    """Return INVALID_TXN_STATE if the requested transaction is still open, else NONE."""
     name = image.by_producer.get(request.producer_id)
     transaction = None if name is None else image.ids[name]
     is_open = (

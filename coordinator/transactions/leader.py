@@ -89,7 +89,7 @@ class PendingTransactions:
         return self._image
 
     def settle(self) -> None:
-        """Return to the applied image of transactional ids once it has every proposed record."""
+        """Discard the pending image if the applied image includes every proposed record."""
         if self._machine.applied.offset == self.end_offset:
             self.drop()
 

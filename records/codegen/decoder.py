@@ -135,7 +135,7 @@ class _DecoderWriter:
                 raise TypeError("a row stands in an array only")
 
     def _length(self, *, text: bool = False) -> tuple[str, str]:
-        """Write the lines that read a length; return the length's variable and its correction.
+        """Write the lines that read a length; return its variable and the text " - 1" or "".
 
         The text is " - 1" for a compact length, and empty for another length.
         A null leaves 0 less 1, or -1.
@@ -152,7 +152,7 @@ class _DecoderWriter:
 
     @contextmanager
     def _unless_null(self, size: str, less: str, target: str, *, nullable: bool) -> Iterator[None]:
-        """Write an if-else that sets a null to None and otherwise runs the `with` block's lines."""
+        """Write an if-else that sets `target` to None for a null, else runs the block's lines."""
         if not nullable:
             yield
             return

@@ -50,7 +50,7 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def read_text_length(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Read a string's length plus one as a varint; raise ValueError for an excessive length."""
+    """Read a varint, a string's length plus one; raise ValueError if the string is too long."""
     value, pos = read_uvarint(buf, pos)
     if value > MAX_STRING_BYTES + 1:
         raise ValueError("string too long")
@@ -141,7 +141,7 @@ def small_packers(code: str) -> tuple[Callable[..., bytes], ...]:
 
 
 def read_numbers(buf: Buffer, pos: int, end: int, code: str) -> tuple[tuple[Any, ...], int]:
-    """Read an array of numbers, or of 16-byte strings, after its compact count."""
+    """Read a compact count, then an array of that many numbers or 16-byte strings."""
     size, pos = read_uvarint(buf, pos)
     return _numbers(buf, pos, end, code, size - 1)
 
@@ -149,7 +149,7 @@ def read_numbers(buf: Buffer, pos: int, end: int, code: str) -> tuple[tuple[Any,
 def read_old_numbers(
     buf: Buffer, pos: int, end: int, code: str
 ) -> tuple[tuple[Any, ...] | None, int]:
-    """Read an array of numbers or 16-byte strings after its int32 count, or None for -1."""
+    """Read an int32 count, then so many numbers or 16-byte strings; count -1 gives None."""
     (size,) = struct.unpack_from(">i", buf, pos)
     if size == -1:
         return None, pos + 4
@@ -169,12 +169,12 @@ def _repeat(code: str, size: int) -> str:
 
 
 def pack_numbers(code: str, numbers: Sequence[Any]) -> bytes:
-    """Encode an array of numbers after its compact count."""
+    """Encode the compact count of an array of numbers, and then the numbers."""
     return uvarint(len(numbers) + 1) + struct.pack(_repeat(code, len(numbers)), *numbers)
 
 
 def pack_old_numbers(code: str, numbers: Sequence[Any]) -> bytes:
-    """Encode an array of numbers after its int32 count."""
+    """Encode the int32 count of an array of numbers, and then the numbers."""
     size = len(numbers)
     return size.to_bytes(4, "big") + struct.pack(_repeat(code, size), *numbers)
 
@@ -198,7 +198,7 @@ def merge_tags(known: list[tuple[int, bytes]], unknown: Iterable[tuple[int, byte
 def read_tags(
     buf: Buffer, pos: int, end: int, count: int
 ) -> tuple[tuple[tuple[int, bytes], ...], int]:
-    """Read the tagged fields of a structure that declares no tagged fields.
+    """Read tagged fields as (tag, bytes), all unknown to a structure without declared tags.
 
     `count` is the count's first byte.
     """

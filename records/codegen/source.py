@@ -48,7 +48,7 @@ class Source:
         return name
 
     def text(self) -> str:
-        """Return the source code that was generated up to now."""
+        """Return all source code generated so far."""
         return "\n".join(self.lines)
 
     def compile(self, title: str) -> Any:

@@ -188,7 +188,7 @@ def alter_chunks(request: rpc.AlterChunkAssignmentsRequest, context: Context) ->
 def _alter(
     item: rpc.AlterChunkAssignmentsRequest.Assignment, image: MetadataImage
 ) -> list[MetadataRecord]:
-    """Build the record that changes a chunk's replicas, or no record if they are the same.
+    """Build the record that changes a chunk's replicas; none if the replicas stay the same.
 
     Raises RefusedError.
     """

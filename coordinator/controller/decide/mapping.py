@@ -43,7 +43,7 @@ Verdicts = dict[tuple[UUID, int], Verdict]
 def check_moves(
     request: AssignPartitionToBatchCoordinatorRequest, image: MetadataImage
 ) -> tuple[list[Move], Verdicts]:
-    """Return the partitions that may move to another coordinator, and errors of the other ones."""
+    """Return the partitions that may move to another coordinator, and errors of the others."""
     moves: list[Move] = []
     verdicts: Verdicts = {}
     count = Counter(

@@ -36,7 +36,7 @@ _Topic = CreatePartitionsRequest.CreatePartitionsTopic
 
 
 def create_partitions(request: CreatePartitionsRequest, context: Context) -> Decision:
-    """Add partitions to topics; each topic succeeds or fails alone."""
+    """Add partitions to topics; one topic's error does not affect the other topics."""
     result = CreatePartitionsResponse.CreatePartitionsTopicResult
     records: list[MetadataRecord] = []
     results = []

@@ -39,7 +39,7 @@ def assign_round_robin(
 
 
 def new_partition(topic_id: UUID, index: int, replicas: tuple[int, ...]) -> PartitionRecord:
-    """Build the record of a new partition: its first replica leads, all are in sync."""
+    """Build the record of a new partition: the first replica leads, all replicas are in sync."""
     return PartitionRecord(
         partition_id=index,
         topic_id=topic_id,

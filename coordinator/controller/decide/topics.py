@@ -363,7 +363,7 @@ def _find(name: str, topic_id: UUID, image: MetadataImage) -> TopicImage:
 
 
 def _meaning_of_replicas(requested: _Topic, brokers: int) -> str | None:
-    """Return a note on replicas for a request that expects durability from them, else None."""
+    """Return a note on replicas if a request assigns them or asks for too many, else None."""
     if not requested.assignments and requested.replication_factor <= max(1, brokers):
         return None
     return (

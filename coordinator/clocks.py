@@ -21,7 +21,7 @@ class Clocks(Protocol):
         """Return the wall-clock time in ms since 1970."""
 
     def boot_ms(self) -> int:
-        """Return the ms of a clock that never steps, and that counts suspended time if it can."""
+        """Return the time in ms of a clock that never jumps and counts suspended time if it can."""
 
     def monotonic(self) -> float:
         """Return the time in seconds of a clock that never goes back or jumps."""

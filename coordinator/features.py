@@ -30,7 +30,7 @@ class Features:
     recorded: Map[str, int] = field(default_factory=Map)  # levels that the log names, none at 0
 
     def level(self, name: str) -> int:
-        """Return a feature's level: 0 if it is off or unknown, at least 1 for esker.version.
+        """Return a feature's finalized level: 0 if off or unknown, at least 1 for esker.version.
 
         >>> Features().level("esker.version"), Features().level("group.version")
         (1, 0)

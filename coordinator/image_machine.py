@@ -92,10 +92,10 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         self._show(self._next_image(self._applied))
 
     def _between_slices(self, edit: EditT) -> None:
-        """Do nothing; a subclass may compact the pending changes during a load."""
+        """Do nothing between a load's steps; a subclass may compact the pending changes there."""
 
     def _start_from(self, edit: EditT) -> None:
-        """Replace the pending changes by `edit` and drop the old state."""
+        """Replace the pending changes, and the state that they rest on, by those of `edit`."""
         self._edit = edit
 
     # --- a StateMachine -----------------------------------------------------------------------
@@ -125,7 +125,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
 
     @property
     def checkpointable(self) -> bool:
-        """Return True until a record of an unknown kind has been applied."""
+        """Return whether a checkpoint may be taken: until a record of unknown kind is applied."""
         return not self.unknown_records
 
     @property
@@ -134,7 +134,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         return self._contradictions
 
     def listen(self, listener: Callable[[ImageT], None]) -> None:
-        """Call `listener` with the current state image now, and later with each new image."""
+        """Call `listener` with the current state image, and then with each new image."""
         self._listeners.append(listener)
         listener(self.image)
 
@@ -163,7 +163,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
             self._apply_record(record, item.offset, epoch)
 
     def _next_image(self, applied: OffsetAndEpoch) -> ImageT:
-        """Build the next state image, and add the image's changes to the counts of records."""
+        """Build the next state image; add its changed and contradictory records to the counters."""
         edit = self._edit
         image = self._publish(edit, applied)
         self._changed += edit.changed
@@ -216,7 +216,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         return self._frozen(self.image)
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Subtract the changes that the new checkpoint holds from the count of changed records."""
+        """Count as changed only the records changed since the new checkpoint's state was frozen."""
         if self._frozen_at is not None and self._frozen_at[0] == snapshot_id.offset:
             self._changed -= self._frozen_at[1]
         self._frozen_at = None

@@ -214,7 +214,7 @@ class LeaderClient:
         raise AssertionError("the pauses have ended")
 
     def release(self, rpc: Rpc) -> None:
-        """Stop using a connection whose node is not the leader or cannot be reached."""
+        """Stop using a connection whose node does not lead or is unreachable."""
         if self._current is rpc:
             self._current = None
             if not rpc.connection.closed:
@@ -224,7 +224,7 @@ class LeaderClient:
             self._released.discard(old)
 
     def note_leader(self, node_id: int) -> None:
-        """Close the connection if its node is not `node_id`, the leader.
+        """Close the current connection unless its node is the leader, `node_id`.
 
         A leader that stands still closes nothing, and would be waited for until the timeout.
         """
@@ -255,7 +255,7 @@ class LeaderClient:
             self._ids = {found: self._ids[found]}
 
     async def _find(self) -> Rpc:
-        """Search all known nodes for the leader, and then the nodes that these nodes name."""
+        """Search the known nodes for the leader, and then the nodes that their responses name."""
         contacted: set[Address] = set()
         failures: list[str] = []
         self._refused = 0
@@ -273,7 +273,7 @@ class LeaderClient:
         )
 
     async def _first_leader(self, addresses: list[Address], failures: list[str]) -> Rpc | None:
-        """Return a connection to the first of these nodes that is the leader, or None.
+        """Return a connection to the first node of `addresses` that claims to lead, else None.
 
         None once all that answer have said that they do not lead, and the others are silent.
         """
@@ -341,7 +341,7 @@ class LeaderClient:
                 self._remember((listener.host, listener.port))
 
     async def _learn_from_follower(self, rpc: Rpc) -> None:
-        """Remember the addresses of the controllers that a follower names.
+        """Ask a follower for the controllers' addresses, and remember them.
 
         Its DescribeQuorum response is an error and names none.
         """

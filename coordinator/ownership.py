@@ -18,7 +18,7 @@ def refuse_broker_epoch(
     owner: tuple[int, int] | None,
     broker_epochs: Mapping[int, int] | None,
 ) -> tuple[ErrorCode, str] | None:
-    """Return an error if a broker acquires an ownership under an outdated epoch, else None.
+    """Return an error if a broker claims an ownership with an outdated broker epoch, else None.
 
     Args:    owner: broker id and epoch of the present owner, or None without one.
              broker_epochs: of the registered brokers in this node's image; None: any epoch.

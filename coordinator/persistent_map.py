@@ -82,7 +82,7 @@ class Map(Mapping[K, V]):
         return editor.freeze()
 
     def gone(self, later: Map[K, V]) -> Iterator[K]:
-        """Yield the keys that a later version of this map lacks.
+        """Yield this map's keys that `later`, a newer version of the map, lacks.
 
         Shards that both versions share are not read.
 

@@ -122,7 +122,7 @@ class Proposer:
         turn_bytes: int = TURN_BYTES,
         failed: Callable[[Exception], object] | None = None,
     ) -> None:
-        """Create a proposer for a log, which decides requests after `lead` is called.
+        """Create a log's proposer; it decides requests once `lead` has been called.
 
         Args:  applied: everything below it is in the applied state.
                now_ms: the wall clock, read once per turn and only here.
@@ -206,7 +206,7 @@ class Proposer:
         self._answer([(done, None) for _, done in undecided], nothing)
 
     def applied(self) -> None:
-        """Start to decide requests once the applied state has every record of the log."""
+        """Start to decide requests if this node leads and has applied every record of the log."""
         if self._epoch is None or self._may_decide or self._in_flight:
             return
         if self._applied() != self._log.end_offset or self._log.leading_epoch != self._epoch:

@@ -13,12 +13,12 @@ from hashlib import blake2b
 
 
 def score(name: bytes, broker_id: int) -> bytes:
-    """Return a broker's score for a name; the broker with the highest score is chosen."""
+    """Return a broker's rendezvous hash score for a name; `choose` picks the highest score."""
     return blake2b(name + broker_id.to_bytes(4, "big"), digest_size=8).digest()
 
 
 def choose(name: bytes, broker_ids: Iterable[int]) -> int | None:
-    """Return the id of the broker with the highest score for a name; None without brokers.
+    """Return the id of the broker with the highest score for a name, or None if there is none.
 
     >>> choose(b"orders", [1, 2, 3]) == choose(b"orders", [3, 1, 2])
     True
@@ -27,10 +27,10 @@ def choose(name: bytes, broker_ids: Iterable[int]) -> int | None:
 
 
 def group_broker(group_id: str, broker_ids: Iterable[int]) -> int | None:
-    """Choose the broker that coordinates a group from the unfenced brokers."""
+    """Choose a consumer group's coordinator from the ids of the unfenced brokers."""
     return choose(group_id.encode(), broker_ids)
 
 
 def transaction_broker(transactional_id: str, broker_ids: Iterable[int]) -> int | None:
-    """Choose the broker that owns a transactional id from the unfenced brokers."""
+    """Choose a transactional id's coordinator from the ids of the unfenced brokers."""
     return choose(b"transaction " + transactional_id.encode(), broker_ids)

@@ -152,7 +152,7 @@ def _commit(tables: Tables, record: ObjectCommitRecord) -> None:
 
 
 def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]) -> None:
-    """Apply an object's commit record; `log_ids` has a log id for each of its partitions."""
+    """Apply an object's commit record, whose partitions have the log ids `log_ids`."""
     object_id = record.object_id
     lease = tables.leases.get(record.lease_id)
     assert lease is not None, f"a commit without a lease: object {object_id}"
@@ -604,7 +604,7 @@ def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
 
 
 def _nothing_here(_tables: Tables, _record: ObjectsMarkedRecord | OrphansFoundRecord) -> None:
-    """Do nothing for a record of deletion marks, which only the rows of objects store."""
+    """Do nothing: deletion marks are stored in the rows of objects, not in these tables."""
 
 
 _APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {

@@ -112,14 +112,14 @@ class Call(Generic[R]):
 def _of_tables(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """Wrap a decision function without applied state so that it accepts and ignores that state."""
+    """Add an unused parameter for the applied state to a decision function that lacks it."""
     return lambda request, tables, _, context: decide(request, tables, context)
 
 
 def _of_controller(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """Wrap a decision to refuse a controller epoch higher than the cluster log's last epoch.
+    """Wrap a decision function to refuse controller epochs above the cluster log's last epoch.
 
     The refusal is retriable.
 
@@ -141,7 +141,7 @@ def _of_controller(
 
 
 def _names_its_offsets(request: rpc.DeleteDisklessRecordsRequest) -> bool:
-    """Return whether a request states every offset itself, without -1 for the high watermark."""
+    """Return whether every offset in a request is explicit, not -1 for the high watermark."""
     return not any(
         partition.offset == HIGH_WATERMARK
         for topic in request.topics

@@ -125,12 +125,12 @@ class CheckpointSink(Protocol):
 
 
 def checkpoint_values(source: CheckpointSource) -> Iterator[bytes]:
-    """Yield the encoded records of a state's checkpoint, in the order of loading."""
+    """Yield the encoded records of a state's checkpoint in the order that `load_record` expects."""
     return map(encode_record, checkpoint_records(source))
 
 
 def checkpoint_records(source: CheckpointSource) -> Iterator[MetadataRecord]:
-    """Yield the records of a state's checkpoint, in the order of loading."""
+    """Yield the records of a state's checkpoint in the order that `load_record` expects."""
     counters = source.counters
     yield CoordinatorState(
         controller_epoch=counters.controller_epoch,

@@ -95,7 +95,7 @@ class CoordinatorClient:
         return self._commits.submit(request)
 
     async def call(self, request: CoordinatorRequest[R]) -> R:
-        """Send a request, and repeat it until a response arrives unless it must not be repeated."""
+        """Send a request and return its response; repeat it after failures if it is repeatable."""
         if isinstance(request, CommitBatchesRequest):
             return cast(R, await self.submit(request))
         self._check(request)
@@ -111,7 +111,7 @@ class CoordinatorClient:
         )
 
     def note_leader(self, node_id: int) -> None:
-        """Close the connection unless it leads to `node_id`, the node that is now the leader."""
+        """Close the current connection unless its node is the new leader, `node_id`."""
         self._leader.note_leader(node_id)
 
     async def close(self) -> None:

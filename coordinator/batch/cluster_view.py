@@ -73,7 +73,7 @@ class ClusterView(Protocol):
         """
 
     def last_producer_id_before(self, time_ms: int) -> int:
-        """Return the largest producer id allocated up to `time_ms`, or -1 if no id was.
+        """Return the largest producer id allocated up to `time_ms`, or -1 if there is none.
 
         Ids whose time is no longer remembered count.
         """
@@ -112,7 +112,7 @@ class StaticView:
         return self.handed_out_ms.get(producer_id, self.default_handed_out_ms)
 
     def last_producer_id_before(self, time_ms: int) -> int:
-        """Return the largest fixed producer id allocated up to `time_ms`, or -1 if no id was."""
+        """Return the largest fixed producer id allocated up to `time_ms`, or -1 if none was."""
         return last_id_before(self.handed_out_ms, time_ms)
 
 

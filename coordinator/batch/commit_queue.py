@@ -121,7 +121,7 @@ class OrderedCommits:
     # --- sending
 
     def _send(self) -> None:
-        """Send queued commits up to the in-flight limit; without a connection, find the leader."""
+        """Send queued commits up to the in-flight limit, or find the leader if not connected."""
         if self._failed or self._sent == len(self._unanswered) or self._closed:
             return
         rpc = self._rpc

@@ -54,7 +54,7 @@ class Described(Protocol):
         """Return the table of each partition's log start and high watermark, by log id."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
-        """Return the number and bytes of a partition's undeleted runs of batches."""
+        """Return the number and total bytes of a partition's undeleted runs of batches."""
 
     def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterable[int]:
         """Return the ids of objects with an undeleted run of batches of these partitions.
@@ -69,7 +69,7 @@ class Described(Protocol):
         """Return an object of the state by its object id, or None if there is no such object."""
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
-        """Return the number and bytes of a partition's undeleted runs of batches in an object."""
+        """Return the number and total bytes of a partition's undeleted runs in one object."""
 
 
 def describe_topics(
@@ -165,7 +165,7 @@ MAX_LISTED: Final = 10_000
 def list_objects(
     request: ListDisklessObjectsRequest, state: Described
 ) -> ListDisklessObjectsResponse:
-    """List objects by rising id, optionally only partly deleted objects of a certain age."""
+    """List objects by rising id, optionally only objects partly deleted before a given time."""
     if not 1 <= request.max_objects <= MAX_LISTED:
         message = f"{request.max_objects} objects, ask for 1 to {MAX_LISTED}"
         return ListDisklessObjectsResponse(

@@ -29,7 +29,7 @@ class Freshness:
     """The age of one replica of a log. Call `note` when something is committed or applied."""
 
     def __init__(self, log: ReplicatedLog, applied: Callable[[], int]) -> None:
-        """Prepare to measure the age of a replica of this log.
+        """Create the age measurement of a replica that applies the records of `log`.
 
         Args:  applied: everything below this offset is in the state.
         """
@@ -39,7 +39,7 @@ class Freshness:
         self._level_at_s: float | None = None
 
     def note(self) -> None:
-        """Update the time as of which the replica is known to have every committed record.
+        """Update the latest time at which the replica is known to have had every committed record.
 
         A high watermark that is not applied yet is recorded with the time of its announcement.
         """

@@ -130,7 +130,7 @@ class Leader:
         self.proposer.step_down(epoch)
 
     def close(self) -> None:
-        """Stop deciding requests, as after a lost leadership."""
+        """Stop maintenance and the decision of requests, as after a lost leadership."""
         if self._leading is not None:
             self.step_down(self._leading)
 
@@ -209,7 +209,7 @@ class Leader:
         return agreeing > clocks.voters // 2
 
     def _report_hold(self, ahead_ms: int | None) -> None:
-        """Log a warning at once and hourly while the clock is held, and log the hold's end.
+        """Log a warning when the clock becomes held and each hour after; log when the hold ends.
 
         Args:  ahead_ms: how far the wall clock is ahead of the newest stamp; None: not held.
         """

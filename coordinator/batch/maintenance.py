@@ -101,7 +101,7 @@ class Maintenance:
         next_step()
 
     def _schedule(self) -> None:
-        """Set the timer for the next maintenance step, or repeat a step soon if it found work."""
+        """Set the timer: for the next maintenance step, or for the same step if it found work."""
         number = self._number
         if self._found_work and self._repeats < MAX_REPEATS:
             self._repeats += 1

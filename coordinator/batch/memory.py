@@ -182,7 +182,7 @@ class InMemoryState:
             self._end_aborted(log_id)
 
     def _end_aborted(self, log_id: LogId, named: Iterable[tuple[int, int]] = ()) -> None:
-        """Remove these aborted transactions, and those that end below the log start."""
+        """Remove a partition's aborted transactions that are `named` or end below its log start."""
         gone, log_start = set(named), self.logs[log_id][0]
         left = [
             entry
@@ -228,7 +228,7 @@ class InMemoryState:
         )
 
     def _trim(self, log_id: LogId) -> None:
-        """Delete runs of batches below the log start; subtract their bytes from their objects."""
+        """Delete a partition's runs below its log start; subtract the bytes from their objects."""
         runs = self.runs.get(log_id, [])
         dead = bisect_left(runs, self.logs[log_id][0], key=lambda run: run.last_offset)
         self._unuse(runs[:dead])
@@ -304,27 +304,27 @@ class InMemoryState:
     # --- reading it: Runs -----------------------------------------------------------------------
 
     def runs_from(self, log_id: LogId, offset: int) -> Sequence[Run]:
-        """Return the run of batches that contains `offset`, and all later runs of batches."""
+        """Return a partition's runs of batches from the run that contains `offset` on."""
         runs = self.runs.get(log_id, [])
         return runs[bisect_left(runs, offset, key=lambda run: run.last_offset) :]
 
     def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
-        """Return the first run of batches from an offset on with records since `timestamp`."""
+        """Return the first run from an offset on that has a record at or after `timestamp`."""
         runs = self.runs_from(log_id, from_offset)
         return next((run for run in runs if run.max_timestamp >= timestamp), None)
 
     def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
-        """Return the first run of batches with the greatest max timestamp from an offset on."""
+        """Return the first of the runs from an offset on that have the greatest max timestamp."""
         runs = self.runs_from(log_id, from_offset)
         return max(runs, key=lambda run: run.max_timestamp, default=None)
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
-        """Return the number and bytes of a partition's undeleted runs of batches."""
+        """Return the number and total bytes of a partition's undeleted runs of batches."""
         runs = self.runs.get(log_id, [])
         return len(runs), sum(run.byte_size for run in runs)
 
     def aborted_from(self, log_id: LogId, offset: int) -> Iterable[Aborted]:
-        """Return aborted transactions that end at or above an offset, by rising last offset."""
+        """Return a partition's aborted transactions that end at or above an offset, by end."""
         entries = self.aborted.get(log_id, [])
         return entries[bisect_left(entries, offset, key=lambda entry: entry.last_offset) :]
 
@@ -335,7 +335,7 @@ class InMemoryState:
         return self.objects.get(object_id)
 
     def unused_objects(self, limit: int) -> list[int]:
-        """Return up to `limit` ids of objects without undeleted batches or a deletion mark."""
+        """Return up to `limit` ids of objects with all batches deleted and no deletion mark."""
         unused = (
             object_id
             for object_id, stored in self.objects.items()
@@ -344,16 +344,16 @@ class InMemoryState:
         return sorted(unused)[:limit]
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return (mark time, object id) of deletion marks set from `first_ms` to `last_ms`."""
+        """Return up to `limit` (mark time, object id) pairs of marks set in a time range."""
         marked = ((o.marked_at_ms, i) for i, o in self.objects.items() if o.marked_at_ms >= 0)
         return sorted(pair for pair in marked if first_ms <= pair[0] <= last_ms)[:limit]
 
     def producer_count(self) -> int:
-        """Return the number of producer states."""
+        """Return the number of producer states: one for each partition of a producer."""
         return len(self.producers)
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """Return (log id, producer id) of producers that appended last before a time."""
+        """Return (log id, producer id) pairs of producers whose last append was before a time."""
         idle = (
             key
             for key, (_, at_ms, _, row) in self.producers.items()
@@ -362,7 +362,7 @@ class InMemoryState:
         return sorted(idle)[:limit]
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """Return (log id, producer id) of at most `limit` of a partition's producers."""
+        """Return (log id, producer id) pairs of up to `limit` producers of a partition."""
         return sorted(key for key in self.producers if key[0] == log_id)[:limit]
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
@@ -383,7 +383,7 @@ class InMemoryState:
         return sorted(item for item in self.objects.items() if item[0] >= from_object_id)
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
-        """Return the number and bytes of a partition's undeleted runs of batches in an object."""
+        """Return the number and total bytes of a partition's undeleted runs in one object."""
         sizes = [r.byte_size for r in self.runs.get(log_id, []) if r.object_id == object_id]
         return len(sizes), sum(sizes)
 

@@ -58,7 +58,7 @@ class Overlay(Generic[K, V]):
         self._old: dict[K, V | None] = {}
 
     def get(self, key: K, default: Any = None) -> Any:
-        """Return a row of the table with proposed changes, or `default` if there is no such row."""
+        """Return a key's row with the proposed changes, or `default` if there is no such row."""
         value = self._young.get(key, _MISSING)
         if value is _MISSING:
             value = self._old.get(key, _MISSING)
@@ -74,7 +74,7 @@ class Overlay(Generic[K, V]):
         self._young.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove a row as a proposed change; return its value, or `default` without such a row."""
+        """Remove a row as a proposed change; return its value, or `default` if there is no row."""
         value = self.get(key, default)
         self._young[key] = None
         return value
@@ -89,7 +89,7 @@ class Overlay(Generic[K, V]):
         return [(key, value) for key, value in merged.items() if value is not None]
 
     def age(self) -> None:
-        """Drop the older generation of proposed changes, which the applied table contains now."""
+        """Drop the older generation of changes, which is applied; the younger becomes the older."""
         if self._old or self._young:
             self._old, self._young = self._young, {}
 
@@ -159,5 +159,5 @@ class PendingState:
         self._end_offset = self._old_end_offset = 0
 
     def __len__(self) -> int:
-        """Return the number of rows in memory that hold changes by proposed records."""
+        """Return how many changed table rows are kept in memory for the proposed records."""
         return sum(len(overlay) for overlay in self._overlays)

@@ -35,13 +35,13 @@ class Runs(Protocol):
     """Live runs, in the order of their offsets."""
 
     def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
-        """Return the run of batches that contains `offset`, and all later runs of batches.
+        """Return a partition's runs of batches from the run that contains `offset` on.
 
         `offset` is at or above the log start and below the high watermark.
         """
 
     def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
-        """Return the first run of batches from an offset on with records since `timestamp`.
+        """Return the first run from an offset on that has a record at or after `timestamp`.
 
         Its max timestamp is at least `timestamp`.
 
@@ -49,13 +49,13 @@ class Runs(Protocol):
         """
 
     def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
-        """Return the first run of batches with the greatest max timestamp from an offset on.
+        """Return the first of the runs from an offset on that have the greatest max timestamp.
 
         None if there is no run.
         """
 
     def aborted_from(self, log_id: LogId, offset: int) -> Iterable[Aborted]:
-        """Return aborted transactions that end at or above an offset, by rising last offset."""
+        """Return a partition's aborted transactions that end at or above an offset, by end."""
 
 
 class Candidates(Protocol):
@@ -65,13 +65,13 @@ class Candidates(Protocol):
         """Return an object of the state by its object id, or None if there is no such object."""
 
     def unused_objects(self, limit: int) -> list[int]:
-        """Return up to `limit` ids of unmarked objects whose batches are all deleted.
+        """Return up to `limit` ids of objects with all batches deleted and no deletion mark.
 
         The ids rise.
         """
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return (mark time, object id) of deletion marks set from `first_ms` to `last_ms`.
+        """Return up to `limit` (mark time, object id) pairs of marks set in a time range.
 
         The interval is from first_ms to last_ms. At most `limit`, in order of time.
         """
@@ -80,13 +80,13 @@ class Candidates(Protocol):
         """Return the number of applied producer states: one for each partition of a producer."""
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """Return (log id, producer id) of producers that appended last before a time.
+        """Return (log id, producer id) pairs of producers whose last append was before a time.
 
         In no order that matters.
         """
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """Return (log id, producer id) of at most `limit` of a partition's producers."""
+        """Return (log id, producer id) pairs of up to `limit` producers of a partition."""
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
         """Return the last offset of a partition's first `limit` undeleted runs of batches.
@@ -99,7 +99,7 @@ class AppliedState(Tables, Runs, Candidates, Protocol):
     """The applied state that a leader decides by, besides the pending tables."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """Return the number and bytes of a partition's undeleted runs, or None if unknown."""
+        """Return the number and total bytes of a partition's undeleted runs, or None if unknown."""
 
 
 # --- findBatches and listOffsets ----------------------------------------------------------------
@@ -132,7 +132,7 @@ A_TURN: Final = 64
 
 
 def at_once(turns: Turns[R]) -> R:
-    """Run a computation of several event loop turns without a pause, and return its result."""
+    """Run a generator to its end without giving way to the event loop, and return its result."""
     while True:
         try:
             next(turns)
@@ -190,7 +190,7 @@ class _Budget:
         self.told_any = False
 
     def is_used_up(self, left: int) -> bool:
-        """Return whether a limit of the response forbids a further run of batches."""
+        """Return whether the response's run or byte limit forbids another run of batches."""
         return self.runs_left <= 0 or (self.told_any and (left <= 0 or self.bytes_left <= 0))
 
 
@@ -372,7 +372,7 @@ def log_ends(tables: Tables, topic_id: UUID, partition: int) -> Log | None:
 
 
 def find_log_id(tables: Tables, topic_id: UUID, partition: int) -> LogId | ErrorCode:
-    """Return the log id of an undeleted topic's partition, or the error code if there is none."""
+    """Return the log id of an undeleted topic's partition, or an error code if not found."""
     topic = tables.topics.get(topic_id)
     if topic is None or topic.deleted_at_ms >= 0:
         return ErrorCode.UNKNOWN_TOPIC_ID

@@ -61,7 +61,7 @@ class ReadOnlyCoordinator:
         machine.watch(self._machine_applied)
 
     def start(self) -> None:
-        """Register this replica for notifications of the log."""
+        """Register this replica for notifications from the log."""
         self._log.watch(self)
 
     # -- a Watcher of the log ------------------------------------------------------------------
@@ -195,14 +195,14 @@ class ReadOnlyCoordinator:
             raise
 
     async def _read_barrier(self) -> Offset:
-        """Wait until the state has all records committed before this call; return their end."""
+        """Wait until the records committed before this call are applied; return the end offset."""
         self._check_open()
         offset = await self._confirm_leader()
         await self._until_applied(offset)
         return offset
 
     async def _confirm_leader(self) -> Offset:
-        """Wait until a majority confirms the leader; return the end offset that it committed."""
+        """Wait until a majority confirms the leader; return the leader's committed end offset."""
         try:
             return await self._log.barrier()
         except NotLeaderError as error:

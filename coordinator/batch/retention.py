@@ -37,10 +37,10 @@ class Kept(Protocol):
         """Return the table of each partition's log start and high watermark, by log id."""
 
     def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
-        """Return the run of batches that contains `offset`, and all later runs of batches."""
+        """Return a partition's runs of batches from the run that contains `offset` on."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """Return the number and bytes of a partition's undeleted runs, or None if unknown."""
+        """Return the number and total bytes of a partition's undeleted runs, or None if unknown."""
 
 
 class Pass(NamedTuple):
@@ -69,7 +69,7 @@ def retention_pass(
     max_partitions: int = 1_000,
     max_runs: int = 2_000,
 ) -> Pass:
-    """Compute the log starts that retention requires for the next partitions after `after`.
+    """Compute the new log starts that retention requires for the partitions after `after`.
 
     Args:  after: where the last pass stopped. max_partitions, max_runs: what is read at most, save
            for one run of each partition.
@@ -153,7 +153,7 @@ def _look(
 
 
 def _time_of(run: Run) -> int:
-    """Return the max timestamp of a run of batches, or the commit time without a timestamp."""
+    """Return a run's max timestamp, or its commit time if the run has no timestamp."""
     return run.appended_at_ms if run.max_timestamp < 0 else run.max_timestamp
 
 

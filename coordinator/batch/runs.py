@@ -169,7 +169,7 @@ def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
 
 
 def _transactions_of(record: ObjectCommitRecord) -> list[tuple[int, int] | None] | None:
-    """Return each batch's producer id and transaction number; None without any transaction."""
+    """Return each batch's producer id and transaction number, or None if no batch has them."""
     if not record.transaction_numbers:
         return None
     pairs = zip(record.producer_ids, record.transaction_numbers, strict=True)
@@ -177,7 +177,7 @@ def _transactions_of(record: ObjectCommitRecord) -> list[tuple[int, int] | None]
 
 
 def marker_runs(record: TransactionMarkersRecord) -> Iterator[tuple[int, Run]]:
-    """Yield the run of each marker with an offset, and the marker's index in the record."""
+    """Yield (index in the record, run) of each transaction marker that takes an offset."""
     at_ms = record.written_at_ms
     facts = zip(
         record.producer_ids,
@@ -193,7 +193,7 @@ def marker_runs(record: TransactionMarkersRecord) -> Iterator[tuple[int, Run]]:
 
 
 def aborted_of(record: TransactionMarkersRecord) -> Iterator[tuple[int, Aborted]]:
-    """Yield each transaction that a record aborts, and its index in the record."""
+    """Yield (marker index in the record, transaction) of each transaction that a record aborts."""
     rows = zip(
         record.producer_ids,
         record.first_offsets,
@@ -222,7 +222,7 @@ class ReplacedRange(NamedTuple):
 
 
 def ranges_of(record: RunsReplacedRecord) -> Iterator[ReplacedRange]:
-    """Yield the ranges of a record with their new runs of batches."""
+    """Yield the offset ranges that a record replaces, each with its new runs of batches."""
     rows = zip(
         record.last_offsets,
         record.byte_offsets,

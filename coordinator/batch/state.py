@@ -70,7 +70,7 @@ def released_mark(controller_epoch: int) -> LogId:
 
 
 def may_return(log_id: LogId, controller_epoch: int) -> bool:
-    """Return whether a lower controller epoch released the partition, which may then return.
+    """Return whether a partition may be restored: a lower controller epoch released it.
 
     >>> mark = released_mark(7)
     >>> may_return(mark, 7), may_return(mark, 8), may_return(5, 8), may_return(NO_LOG, 8)
@@ -319,6 +319,6 @@ class LeaseFinder:
         )
 
     def find(self, object_id: int) -> int | None:
-        """Return the id of the lease that contains an object id; None without such a lease."""
+        """Return the id of the lease that contains an object id, or None if no lease does."""
         at = bisect_right(self._leases, object_id, key=lambda lease: lease[0]) - 1
         return self._leases[at][2] if at >= 0 and object_id < self._leases[at][1] else None

@@ -43,7 +43,7 @@ class SteadyClock:
     """
 
     def __init__(self, boot_ms: Callable[[], int]) -> None:
-        """Create a clock without a steady time, which `note` or `read` sets.
+        """Create a clock that has no steady time until `note` or `read` sets it.
 
         Args:  boot_ms: a clock that never steps and also counts suspended time.
         """

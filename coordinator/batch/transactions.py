@@ -37,7 +37,7 @@ class Transactional(NamedTuple):
         return self.open_number != NONE_OPEN
 
     def accepts(self, number: int) -> bool:
-        """Return whether a batch of this transaction may be appended, or begins the transaction."""
+        """Return whether a batch may be appended to transaction `number`, or may begin it."""
         return number > self.ended_number and self.open_number in (NONE_OPEN, number)
 
 
@@ -74,7 +74,7 @@ def opened(row: Transactional | None, number: int, offset: int) -> Transactional
 
 
 def ended(row: Transactional | None, number: int, coordinator_epoch: int) -> Transactional:
-    """Return a producer's state after a marker, which ends the transaction of its number.
+    """Return a producer's state after a marker ended the transaction with this number.
 
     >>> ended(Transactional(7, 100, 6, 1), 7, 2)
     Transactional(open_number=-1, first_offset=-1, ended_number=7, coordinator_epoch=2)

@@ -107,7 +107,7 @@ class Replica:
                 self.coordinator.log.clear()  # the library has the log
 
     def _pass_time(self, leader: str | None, at_ms: int) -> None:
-        """Advance the steady clock by the time since the leader's previous maintenance.
+        """Advance the steady clock by the time since the previous maintenance of the same leader.
 
         `at_ms` is on the leader's monotonic clock.
         """

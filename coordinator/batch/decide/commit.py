@@ -169,7 +169,7 @@ def _judge_without_lease(
 
 
 def _first_answer(object_id: int, tables: Tables) -> Answered:
-    """Return the response to the object's first commit, or an error if it was discarded."""
+    """Return the response to an object's first commit, or an error if that was discarded."""
     answer = tables.answers.get(object_id)
     if answer is None:
         return _refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "its answer is no longer kept")
@@ -436,7 +436,7 @@ class _Commit:
         sequence: int,
         last: int,
     ) -> Refused | None:
-        """Return the refusal of a batch out of its producer's sequence, or None to accept it.
+        """Return the refusal of a batch that breaks its producer's sequence, or None to accept it.
 
         Kafka's table: tests/coordinator holds it line by line, docs/coordinator.md prints it.
         """

@@ -133,7 +133,7 @@ def decide_expired_leases(tables: Tables, context: Context) -> Decision[None]:
 
 
 def _last_seen_ms(lease: Lease) -> int:
-    """Return the time in ms at which a lease was granted, or a rewrite lease was last renewed."""
+    """Return the time in ms when a lease was granted or, for a rewrite lease, last renewed."""
     return lease.granted_at_ms if lease.rewrite is None else lease.rewrite.renewed_at_ms
 
 

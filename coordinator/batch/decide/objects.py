@@ -127,7 +127,7 @@ def _may_go(
     candidates: Candidates,
     context: Context,
 ) -> bool | None:
-    """Return whether a deletable object has a metadata row; None if it must not be deleted."""
+    """Return whether a deletable object has metadata to delete; None if it must not be deleted."""
     stored = candidates.stored_object(object_id)
     if stored is not None:
         marked = stored.marked_at_ms

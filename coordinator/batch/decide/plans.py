@@ -108,7 +108,7 @@ class _Judge:
         self._left = context.settings.maintenance_limit  # runs that may yet be added up
 
     def judged(self, row: NewLogStart) -> tuple[NewLogStart, ErrorCode]:
-        """Lower a plan row's log start to the limit of retention settings; return row and error."""
+        """Limit a plan row's log start by the retention settings; return the row and its error."""
         log_id = find_log_id(self._tables, row.topic_id, row.partition)
         config = self._context.view.topic_config(row.topic_id)
         log = None if isinstance(log_id, ErrorCode) else self._tables.logs.get(log_id)
@@ -144,7 +144,7 @@ class _Judge:
         return last.last_offset + 1
 
     def _last_run(self, log_id: LogId, log_start: int, end: int) -> Run | None:
-        """Return the last run of batches between the log start and `end`; None without a run."""
+        """Return the last run of batches between the log start and `end`, or None if none is."""
         while end > log_start:
             run = next(iter(self._applied.runs_from(log_id, end - 1)), None)
             if run is None or run.last_offset < end:

@@ -407,7 +407,7 @@ class _Judge:
         return _Accepted(after)
 
     def _refuse_ended(self, log_id: LogId, row: _Range) -> Refusal | None:
-        """Return the error of a range that ends an aborted entry whose marker lies behind it."""
+        """Return the error if a range drops an aborted transaction whose marker is after it."""
         if not row.ended_aborted:
             return None
         behind = {

@@ -216,7 +216,7 @@ def decide_delete_topics(
 
 
 def _heard(epoch: int, tables: Tables, records: list[MetadataRecord]) -> tuple[MetadataRecord, ...]:
-    """Return `records`, or, if there are none, the record of a controller epoch that is new."""
+    """Return `records`, or if empty, a record of `epoch` if this controller epoch is new."""
     if not records and epoch > tables.counters.controller_epoch:
         return (ControllerEpochRecord(controller_epoch=epoch),)
     return tuple(records)

@@ -110,7 +110,7 @@ def open_existing(path: Path, *, flushes: bool = True) -> sqlite3.Connection | N
 
 
 def remove(path: Path) -> None:
-    """Delete a database and the files beside it. Raises OSError."""
+    """Delete a database file and SQLite's side files, such as the WAL. Raises OSError."""
     for suffix in (*SIDE_FILES, ""):  # the file itself last: without it the others mean nothing
         with contextlib.suppress(FileNotFoundError):
             Path(f"{path}{suffix}").unlink()

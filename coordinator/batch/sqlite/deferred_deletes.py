@@ -55,7 +55,7 @@ class DeferredDeletes:
     """Partitions with dead runs: the offsets below which they are dead, by log id."""
 
     def __init__(self, runs: Runs, pending: Mapping[int, Moves]) -> None:
-        """Create the queue of rows to delete, with the rows that an earlier process left.
+        """Create the queue of runs to delete, starting with those that an earlier process left.
 
         Args:  pending: as `packed` of an earlier process gave them.
         """

@@ -163,7 +163,7 @@ class FrozenState:
 
 
 def _pin(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Connection:
-    """Return a connection with a read transaction on the currently committed state."""
+    """Return a connection whose read transaction sees the state committed as of `as_of`."""
     reader = database.connect(live, cache_kib=database.READER_CACHE_KIB, flushes=flushes)
     try:
         reader.execute("BEGIN")

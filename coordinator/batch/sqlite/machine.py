@@ -168,7 +168,7 @@ class CoordinatorMachine:
         )
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Subtract the rows that the new checkpoint contains from the count of changed rows."""
+        """Count as changed only the rows changed since the new checkpoint's state was frozen."""
         self.store.changed_records -= min(self._changed_when_frozen, self.store.changed_records)
         self._changed_when_frozen = 0
 
@@ -192,7 +192,7 @@ class CoordinatorMachine:
             raise
 
     def handle_read_error(self, error: BaseException) -> None:
-        """Delete a database that a read found damaged; call `on_damage` if state is unusable.
+        """Delete a database that a read found damaged; call `on_damage` if the state is unusable.
 
         It is called if the state cannot be used. That is damage, or what was to be written for the
         read found no room: then the file is right, and this process cannot go on with it.

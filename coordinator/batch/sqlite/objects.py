@@ -20,7 +20,7 @@ from records.diskless import (
 
 
 def mark(connection: sqlite3.Connection, record: ObjectsMarkedRecord) -> int:
-    """Mark unmarked objects of a record for deletion; return the number of ids in the record."""
+    """Mark a record's unmarked objects for deletion; return the number of ids in the record."""
     connection.executemany(
         "UPDATE objects SET marked_at_ms = ? WHERE object_id = ? AND marked_at_ms = -1",
         [(record.marked_at_ms, object_id) for object_id in record.object_ids],
@@ -74,7 +74,7 @@ def fill(
 
 
 def remove(connection: sqlite3.Connection, record: ObjectsRemovedRecord) -> int:
-    """Delete the rows of a record's objects from the table `objects`; return their number."""
+    """Delete a record's objects from the table `objects`; return the number of deleted rows."""
     gone = connection.executemany(
         "DELETE FROM objects WHERE object_id = ?",
         [(object_id,) for object_id in record.object_ids],

@@ -109,7 +109,7 @@ def unpack_open_transactions(row: bytes) -> OpenTransactions:
 
 
 def run_row(log_id: int, run: Run) -> StoredRun:
-    """Return a run as a row for SQLite, with a marker's facts packed."""
+    """Return a run of batches as a row for SQLite; a marker's fields are packed into one column."""
     *columns, marker = run
     return (log_id, *columns, None if marker is None else bytes(_pack(marker)))
 

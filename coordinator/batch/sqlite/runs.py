@@ -63,7 +63,7 @@ class Tally:
         self.span2_max = span2_max
 
     def row(self) -> tuple[int, ...]:
-        """Return the last six columns of a partition's row in the table `partitions`.
+        """Return a partition's run totals as the last six columns of the table `partitions`.
 
         They begin with `live_runs`.
         """
@@ -163,7 +163,7 @@ class Runs:
     def drop_below(
         self, tally: Tally, offset: int, since_ms: int, limit: int
     ) -> tuple[list[Dead], bool]:
-        """Delete up to `limit` runs of batches that end below an offset, oldest first.
+        """Delete up to `limit` of a partition's runs that end below an offset, oldest first.
 
         Returns the deleted runs by object, and whether none is left.
 
@@ -281,7 +281,7 @@ class Runs:
     # -- reading -------------------------------------------------------------------------------
 
     def walk(self, log_id: int, offset: int) -> Iterator[Run]:
-        """Yield the run of batches that contains `offset`, and all later runs of batches."""
+        """Yield a partition's runs of batches from the run that contains `offset` on."""
         self.drain()
         for row in self._connection.execute(
             f"SELECT {COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ?"
@@ -291,7 +291,7 @@ class Runs:
             yield unpack_run(row)
 
     def first_since(self, log_id: int, log_start_offset: int, timestamp: int) -> Run | None:
-        """Return the first undeleted run of batches with records since `timestamp`.
+        """Return a partition's first undeleted run with a record at or after `timestamp`.
 
         Its max timestamp is at least `timestamp`.
         """
@@ -315,7 +315,7 @@ class Runs:
     def _narrow(
         self, log_id: int, level: int, begin: int, end: int | None, timestamp: int
     ) -> tuple[int, int | None]:
-        """Narrow an offset range to the first runs with a max timestamp >= `timestamp`.
+        """Narrow an offset range to the first span with a max timestamp >= `timestamp`.
 
         The range is of last offsets. An end of None is open: what follows the last closed span.
         """

@@ -175,7 +175,7 @@ class Store:
 
     @property
     def record_count(self) -> int:
-        """Return the number of rows in the tables that a checkpoint holds."""
+        """Return the number of rows in all tables that a checkpoint of the state contains."""
         whole = len(self.topics) + len(self.logs) + len(self.leases) + len(self.brokers)
         whole += len(self.cleanings)
         cached = self.producers.count + self.answers.count
@@ -237,7 +237,7 @@ class Store:
 
     @property
     def _dies_ms(self) -> int:
-        """Return the time to record as an object's first deletion of a run, or -1 for no time."""
+        """Return the time to record for an object's first deleted run, or -1 to record no time."""
         return self.counters.steady_ms if self.counters.notes_deletions else -1
 
     def _replace(self, record: RunsReplacedRecord) -> None:
@@ -266,7 +266,7 @@ class Store:
         self._gathered += len(record.last_offsets)
 
     def _add_markers(self, record: TransactionMarkersRecord) -> None:
-        """Insert the runs of transaction markers, and the aborted transactions."""
+        """Insert a record's transaction markers as runs, and the transactions that they abort."""
 
         def log_id_at(index: int) -> LogId:
             topic_id = record.topic_ids[record.topic_indexes[index]]
@@ -380,11 +380,11 @@ class Store:
             self._is_open = True
 
     def count_written(self, rows: int) -> None:
-        """Add to the count of rows that the open transaction has written."""
+        """Add `rows` to the count of rows that the open transaction has written."""
         self._gathered += rows
 
     def flush_if_full(self) -> None:
-        """Write waiting rows, and commit the transaction, once their number reaches a limit.
+        """Write waiting rows once they are many; commit once the transaction wrote many rows.
 
         Raises sqlite3.Error.
         """
@@ -538,11 +538,11 @@ class Store:
     # -- reads.Runs ----------------------------------------------------------------------------
 
     def runs_from(self, log_id: LogId, offset: int) -> Iterator[Run]:
-        """Yield the run of batches that contains `offset`, and all later runs of batches."""
+        """Yield a partition's runs of batches from the run that contains `offset` on."""
         return self.runs.walk(log_id, offset)
 
     def aborted_from(self, log_id: LogId, offset: int) -> Iterator[Aborted]:
-        """Yield aborted transactions that end at or above an offset, by rising last offset."""
+        """Yield a partition's aborted transactions that end at or above an offset, by end."""
         for row in self.connection.execute(
             "SELECT producer_id, first_offset, last_offset, last_stable_offset FROM aborted"
             " WHERE log_id = ? AND last_offset >= ? ORDER BY last_offset",
@@ -551,16 +551,16 @@ class Store:
             yield Aborted._make(row)
 
     def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
-        """Return the first run of batches from an offset on with records since `timestamp`."""
+        """Return the first run from an offset on that has a record at or after `timestamp`."""
         return self.runs.first_since(log_id, from_offset, timestamp)
 
     def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
-        """Return the first run of batches with the greatest max timestamp from an offset on."""
+        """Return the first of the runs from an offset on that have the greatest max timestamp."""
         greatest = self.runs.greatest_time(log_id, from_offset)
         return None if greatest is None else self.runs.first_since(log_id, from_offset, greatest)
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """Return the number and bytes of a partition's undeleted runs, or None if unknown.
+        """Return the number and total bytes of a partition's undeleted runs, or None if unknown.
 
         None while dead runs await deletion.
         """
@@ -578,7 +578,7 @@ class Store:
         return None if found is None else rows.stored_object(found)
 
     def unused_objects(self, limit: int) -> list[int]:
-        """Return up to `limit` ids of unmarked objects whose batches are all deleted."""
+        """Return up to `limit` ids of objects with all batches deleted and no deletion mark."""
         self._drain_to_read()
         return [
             object_id
@@ -590,7 +590,7 @@ class Store:
         ]
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return (mark time, object id) of deletion marks set from `first_ms` to `last_ms`."""
+        """Return up to `limit` (mark time, object id) pairs of marks set in a time range."""
         self._drain_to_read()
         return self.connection.execute(
             "SELECT marked_at_ms, object_id FROM objects"
@@ -604,7 +604,7 @@ class Store:
         return self.producers.count
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """Return (log id, producer id) of producers that appended last before a time.
+        """Return (log id, producer id) pairs of producers whose last append was before a time.
 
         Each call looks at some producers, and the next one continues from there.
         """
@@ -631,7 +631,7 @@ class Store:
         return idle
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """Return (log id, producer id) of at most `limit` of a partition's producers."""
+        """Return (log id, producer id) pairs of up to `limit` producers of a partition."""
         self.flush()
         return self.connection.execute(
             "SELECT log_id, producer_id FROM producers WHERE log_id = ? LIMIT ?", (log_id, limit)

@@ -128,7 +128,7 @@ class WriteBackTable(Generic[K, V]):
         return replaced
 
     def forget(self, keys: Callable[[K], bool]) -> None:
-        """Drop unchanged rows of these keys from memory, because SQLite was changed directly."""
+        """Drop rows whose key satisfies `keys` from memory, because SQLite was changed directly."""
         assert not self._dirty, "rows that SQLite has not"
         for generation in (self._young, self._old):
             for key in [key for key in generation if keys(key)]:

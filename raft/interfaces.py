@@ -43,7 +43,7 @@ class Draft(NamedTuple):
 
 
 def draft_values(values: Sequence[Buffer], *, timestamp_ms: int) -> Draft:
-    """Return one batch of records without keys, the form in which metadata records are written.
+    """Encode `values` as one batch of keyless records, which is the form of metadata records.
 
     Raises:  BatchTooLargeError.
 
@@ -91,13 +91,13 @@ class Watcher(Protocol):
         """
 
     def lead(self, epoch: Epoch) -> None:
-        """React to the start of leadership in `epoch`, whose first record is already committed."""
+        """React to this node's leadership of `epoch`, whose first record is already committed."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """React to the end of this node's leadership of `epoch`; open proposals may be lost."""
+        """React to the end of leadership of `epoch`, which may lose uncommitted proposals."""
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """React to a log that now begins at this snapshot: load it before applying records."""
+        """React to a log that now starts at this snapshot's end, by loading the snapshot."""
 
 
 class Degradation(NamedTuple):
@@ -151,7 +151,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """Return the leader's newest known high watermark, with the time when it was valid.
+        """Return the newest known high watermark, and the last time it was known to be current.
 
         Whoever has applied all of it lags behind by the time since then at most: so an idle log
         does not age, and one that is cut off from its leader does.
@@ -159,7 +159,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def voter_clocks(self) -> VoterClocks:
-        """Return the ms by which each other voter's wall clock is ahead of this node's clock."""
+        """Return how many ms each other voter's wall clock is ahead of this node's clock."""
 
     @property
     def in_doubt(self) -> bool:
@@ -172,7 +172,7 @@ class ReplicatedLog(Protocol):
         """
 
     def epochs_below(self, offset: Offset) -> EpochStarts:
-        """Return the newest epochs, up to `MAX_EPOCHS`, of the records below `offset`."""
+        """Return the newest epochs of the records below `offset`, at most `MAX_EPOCHS` epochs."""
 
     def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
         """Report that log and state differ: the log has `log_epoch` at the state's last record.
@@ -186,13 +186,13 @@ class ReplicatedLog(Protocol):
         """Return the checkpoints of this log on this node."""
 
     def snapshot_taken(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Register a durable local checkpoint, at whose end the log may start later.
+        """Register a durable local checkpoint, so that the log may later start at its end.
 
         Its end is at or below the high watermark, and where a batch ends.
         """
 
     def watch(self, watcher: Watcher) -> None:
-        """Register a watcher, and first notify it of the present snapshot and high watermark."""
+        """Register a watcher, which first receives the current snapshot and high watermark."""
 
     def propose(
         self,
@@ -218,7 +218,7 @@ class ReplicatedLog(Protocol):
         """
 
     def barrier(self) -> Awaitable[Offset]:
-        """Return an awaitable offset up to which a linearizable read must have applied the log.
+        """Return an awaitable of the offset that must be applied before a linearizable read.
 
         Raises:  NotLeaderError when awaited.
         """
@@ -253,7 +253,7 @@ class Download(Protocol):
 
     @property
     def position(self) -> int:
-        """Return the position of the next byte to request, which is not 0 in a resumed download."""
+        """Return the position of the next byte to request, above 0 in a resumed download."""
 
     def take(self, position: int, piece: SnapshotChunk) -> bool:
         """Write a chunk of the checkpoint, and return True once the last byte is written.
@@ -281,7 +281,7 @@ class Snapshots(Protocol):
 
     @property
     def newest(self) -> OffsetAndEpoch | None:
-        """Return the newest checkpoint's id, ignoring bootstrap checkpoints, or None."""
+        """Return the id of the newest checkpoint, except bootstrap ones, or None without one."""
 
     @property
     def ids(self) -> Sequence[OffsetAndEpoch]:
@@ -296,7 +296,7 @@ class Snapshots(Protocol):
     def read(
         self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
     ) -> SnapshotChunk | None:
-        """Return bytes of a checkpoint for a FetchSnapshot, or None if it does not exist.
+        """Return a checkpoint's bytes for a FetchSnapshot, or None for an unknown checkpoint.
 
         Who reads one keeps it from being dropped for a while.
 
@@ -332,7 +332,7 @@ class Frozen(Protocol):
     """A state as of one offset; later changes do not show in it."""
 
     def values(self) -> Iterator[Buffer]:
-        """Yield the state's encoded records in the order in which they are loaded.
+        """Yield the frozen state's encoded records, in an order that is valid for `load`.
 
         The same state gives the same bytes, on whichever replica. Iterated in short slices, between
         which the state machine goes on applying. Nothing (`b""`) says that there is nothing just
@@ -384,7 +384,7 @@ class StateMachine(Protocol):
         """
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Replace the state by the batches of a checkpoint, yielding every few milliseconds.
+        """Replace the state by a checkpoint's batches, yielding control every few milliseconds.
 
         Until the iterator is exhausted no other code may read the state.
         """
@@ -393,4 +393,4 @@ class StateMachine(Protocol):
         """Return a frozen copy of the state as of `applied`, which later changes do not affect."""
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
-        """Subtract the changes in the new checkpoint from the count of changed records."""
+        """Subtract the changes in a new checkpoint from the number of changed records."""

@@ -70,7 +70,7 @@ class Context:
 
     @property
     def leader_id(self) -> NodeId | None:
-        """Return this epoch's leader, or None if unknown, resigned or not serving Fetches yet.
+        """Return this epoch's leader; None if it is unknown, resigned or not yet serving.
 
         A leader that resigned is not named, and this node names itself only once its epoch is open:
         before that it would serve no Fetch.

@@ -31,7 +31,7 @@ class Discovery:
     _epochs: EpochBudget = field(default_factory=EpochBudget)
 
     def learn(self, peer: NodeId, epoch: Epoch, leader_id: NodeId | None) -> None:
-        """Adopt a newer epoch, or an unknown leader of this epoch, from a peer's response."""
+        """Adopt from a peer's response a newer epoch, or this epoch's leader if yet unknown."""
         context = self._context
         self._epochs.settle(peer)
         role = context.role
@@ -155,7 +155,7 @@ class Discovery:
             requests.send(context.random.choice(ready), self.fetch_request(max_wait_ms=0))
 
     def can_fetch(self) -> bool:
-        """Return whether the whole log is flushed, as a Fetch acknowledges all records below it."""
+        """Return whether a Fetch may be sent, which requires that the whole log is flushed."""
         log = self._context.log
         return log.flushed_end_offset == log.end_offset
 

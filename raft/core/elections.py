@@ -142,7 +142,7 @@ class Elections:
             self.await_timeout()
 
     def await_timeout(self) -> None:
-        """Set the election timer, which expires at once if this node is the only voter."""
+        """Set the election timer, which expires immediately if this node is the only voter."""
         alone = len(self._context.voters) == 1
         self._context.timers.set_in(Timer.ELECTION, 0 if alone else self._timeout_ms())
 

@@ -78,7 +78,7 @@ class FetchService:
     def on_fetch(
         self, connection: int, correlation: int, request: messages.FetchRequest
     ) -> messages.Response | None:
-        """Answer a Fetch with an error, the diverging epoch or records, now or later.
+        """Answer a Fetch with an error, diverging epoch or records, or let it wait for records.
 
         1. The Fetch is a sign of life, and may confirm a read round.
         2. If the logs part, answer where, or with the snapshot to begin from.

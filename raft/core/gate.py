@@ -58,7 +58,7 @@ class Gate:
         self.is_closed = True
 
     def request_write(self, election: ElectionState, outstanding: Container[int]) -> None:
-        """Request a changed election state's write; without pending writes, release messages.
+        """Request a changed election state's write; if no write is pending, release messages.
 
         Args:  outstanding: as in `on_durable`.
         """

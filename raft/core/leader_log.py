@@ -141,7 +141,7 @@ class LeaderLog:
     # -- commit --------------------------------------------------------------------------------
 
     def advance_high_watermark(self, leader: LeaderState) -> None:
-        """Raise the high watermark to a majority's end offset; answer Fetches with a lower one."""
+        """Raise the high watermark to a majority's end offset, and answer waiting Fetches."""
         context, log = self._context, self._context.log
         held = {voter: replica.end_offset or Offset(0) for voter, replica in leader.voters.items()}
         held[context.node_id] = self._own_end_offset()

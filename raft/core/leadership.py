@@ -95,7 +95,7 @@ class Leadership:
             context.timers.set(Timer.CHECK_QUORUM, deadline_ms)
 
     def _majority_heard_ms(self, leader: LeaderState) -> int:
-        """Return the newest time (ms) since which a majority, including this node, has fetched."""
+        """Return the newest time in ms since which a majority, counting this node, has fetched."""
         if not leader.voters:
             return self._context.timers.now_ms
         heard_ms = sorted(
@@ -108,7 +108,7 @@ class Leadership:
         return heard_ms[self._context.voters.majority - 2]
 
     def watermark(self) -> LeaderWatermark | None:
-        """Return the leader's newest known high watermark, with the time when it was valid."""
+        """Return the newest known high watermark, and the last time it was known to be current."""
         leader, high_watermark = self._context.leader, self._context.log.high_watermark
         if leader is None or not leader.is_announced or high_watermark is None:
             return self._context.leader_watermark

@@ -183,7 +183,7 @@ class LogState:
         return tuple(pair for pair in known if pair.start_offset < offset)[-MAX_EPOCHS:]
 
     def holds(self, snapshot_id: OffsetAndEpoch) -> bool:
-        """Return whether the log has the snapshot's end, after a record of the snapshot's epoch.
+        """Return whether the log contains the snapshot's end offset, with the same epoch before it.
 
         If not, the snapshot is the newer of the two, or the log is of another history from
         somewhere before that offset on: either way the log is to begin anew at the snapshot's end.
@@ -194,7 +194,7 @@ class LogState:
     def judge_fetch(
         self, fetch_offset: Offset, last_fetched_epoch: Epoch
     ) -> EpochEnd | OffsetAndEpoch | None:
-        """Return None if a replica can fetch at `fetch_offset`, else the divergence or a snapshot.
+        """Return the diverging epoch or snapshot that answers a Fetch, or None to send records.
 
         Returns: None if it can; where the logs part, if they do; the snapshot to fetch first, if
         the log no longer reaches back that far, or the replica is empty (it names no epoch) and
@@ -228,7 +228,7 @@ class LogState:
         return ours.end_offset
 
     def append(self, base_offset: Offset, end_offset: Offset, epoch: Epoch) -> None:
-        """Extend this description of a log to `end_offset`, after an append in `epoch`."""
+        """Record that batches of `epoch` were appended, which moves the end to `end_offset`."""
         assert base_offset == self.end_offset, f"gap: append at {base_offset} to {self}"
         assert end_offset > base_offset, f"append of nothing at {base_offset}"
         assert epoch >= self.last_epoch, f"epoch {epoch} appended to {self}"
@@ -238,7 +238,7 @@ class LogState:
         self.end_offset = end_offset
 
     def truncate(self, end_offset: Offset) -> None:
-        """Forget uncommitted records from `end_offset` on; the driver truncates the stored log."""
+        """Move the log end back to `end_offset`; the driver truncates the stored log."""
         assert end_offset <= self.end_offset, f"truncation to {end_offset} grows {self}"
         assert end_offset >= self.start_offset, f"truncation to {end_offset} before start of {self}"
         assert self.high_watermark is None or end_offset >= self.high_watermark, (

@@ -32,7 +32,7 @@ class ParkedFetches:
             timers.set_earlier(Timer.PARKED, fetch.deadline_ms)
 
     def _has_news(self, leader: LeaderState, fetch: ParkedFetch) -> bool:
-        """Return whether new records, a new high watermark or a waiting read requires an answer."""
+        """Return whether new records, a new high watermark or a read is a reason to answer."""
         log = self._context.log
         if fetch.fetch_offset < log.end_offset:
             return True
@@ -76,7 +76,7 @@ class ParkedFetches:
         return response
 
     def answer_all(self, leader: LeaderState, *, known_below: Offset | None = None) -> None:
-        """Answer all waiting Fetches, or only those with a high watermark below `known_below`."""
+        """Answer waiting Fetches: all, or those that sent a high watermark below `known_below`."""
         for connection, fetch in tuple(leader.parked.items()):
             if known_below is None or fetch.high_watermark < known_below:
                 del leader.parked[connection]

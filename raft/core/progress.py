@@ -58,7 +58,7 @@ class ReplicaProgress:
 
     @property
     def last_heard_ms(self) -> int | None:
-        """Return the time of the replica's last Fetch or BeginQuorumEpoch response, or None."""
+        """Return when the replica last sent a Fetch or BeginQuorumEpoch response; None if never."""
         heard = (self.last_fetch_ms, self.begin_acked_ms)
         return max((at_ms for at_ms in heard if at_ms is not None), default=None)
 

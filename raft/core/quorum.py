@@ -138,7 +138,7 @@ class Quorum:
 
     @property
     def leader_id(self) -> NodeId | None:
-        """Return this epoch's leader, or None if unknown, resigned or not serving Fetches yet."""
+        """Return this epoch's leader; None if it is unknown, resigned or not yet serving."""
         return self._context.leader_id
 
     @property
@@ -187,7 +187,7 @@ class Quorum:
         return self._fetch_service.followers
 
     def leader_watermark(self) -> LeaderWatermark | None:
-        """Return the leader's newest known high watermark, with the time when it was valid.
+        """Return the newest known high watermark, and the last time it was known to be current.
 
         A leader's own holds since a majority last fetched: until then no other can have been
         elected. None if no leader has answered yet.

@@ -55,7 +55,7 @@ class Reads:
                 self._settle(leader)
 
     def _confirmed_by(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> int:
-        """Return the number of the newest round of reads that a Fetch confirms, or -1.
+        """Return the number of the newest round of reads that a Fetch confirms, or -1 if none.
 
         A Fetch that overtakes a parked one on its connection follows no answer.
         """

@@ -141,7 +141,7 @@ class SnapshotInstallation:
         return self._forks.of_snapshot(None, log.snapshot_id, log.snapshot_epochs)
 
     def on_failed(self, event: SnapshotFailed) -> None:
-        """Fetch from the leader again after a failed snapshot, waiting longer each time."""
+        """Send the leader a new Fetch after a failed snapshot download, with a growing delay."""
         context, follower = self._context, self._context.follower
         if self._stop_waiting(event.snapshot_id):
             if isinstance(context.role, Follower):

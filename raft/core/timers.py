@@ -76,7 +76,7 @@ class Timers:
                 yield timer
 
     def rearm(self) -> None:
-        """Set the driver's timer to the earliest deadline after a timer event was processed."""
+        """Set the driver's timer to the earliest deadline that remains after a timer event."""
         self._armed_ms = min(self.deadlines.values(), default=NEVER)
         if self._armed_ms != NEVER:
             self._gate.emit(SetTimer(self._armed_ms))

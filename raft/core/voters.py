@@ -95,7 +95,7 @@ class VoterSet:
         return self._voters[node_id]
 
     def is_voter(self, key: ReplicaKey) -> bool:
-        """Return whether the node of a replica key, with the key's disk, is a voter.
+        """Return whether a voter has the node id of `key`, and a directory id that matches.
 
         An unknown directory id matches any.
         """

@@ -104,7 +104,7 @@ class ControllerService:
         )
 
     def serve_also(self, handlers: Mapping[int, Served], *, large: bool) -> None:
-        """Add request handlers by api key; `large` lets their requests exceed the usual limit."""
+        """Add request handlers by api key, without the usual request size limit if `large`."""
         self._routes.add(handlers, large=handlers if large else ())
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:

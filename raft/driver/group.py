@@ -199,7 +199,7 @@ class GroupDriver:
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """Return the leader's newest known high watermark, with the time when it was valid."""
+        """Return the newest known high watermark, and the last time it was known to be current."""
         watermark = self.quorum.leader_watermark()
         if watermark is None or self.in_doubt:
             return None
@@ -217,7 +217,7 @@ class GroupDriver:
 
     @property
     def voter_clocks(self) -> VoterClocks:
-        """Return the ms by which each other voter's wall clock is ahead of this node's clock."""
+        """Return how many ms each other voter's wall clock is ahead of this node's clock."""
         others = [node for node in self.quorum.voters.ids if node != self.node_id]
         return VoterClocks(
             len(self.quorum.voters.ids), self.voter_wall_clocks.differences_ms(others)
@@ -310,7 +310,7 @@ class GroupDriver:
         self.post(Read(ticket))
 
     def barrier(self) -> asyncio.Future[Offset]:
-        """Return a future of the offset up to which a linearizable read must have applied the log.
+        """Return a future of the offset that must be applied before a linearizable read.
 
         Raises:  NotLeaderError from the future.
         """

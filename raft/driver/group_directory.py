@@ -146,7 +146,7 @@ class Directory:
         return _FrozenRecords([encode_record(record) for record in self._records.records()])
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Subtract the changes in the new checkpoint from the count of changed records."""
+        """Subtract the changes in a new checkpoint from the number of changed records."""
         self._unchanged = self._frozen_changed
 
     # --- applying -----------------------------------------------------------------------------

@@ -131,7 +131,7 @@ class HealthMonitor:
             self._connection.close()
 
     def __call__(self) -> Health:
-        """Return this node's health: the age of its last commit check, and its degradations."""
+        """Return this node's health: degradations, and ms since the last linearizable read."""
         group = self._host.groups.get(METADATA_GROUP)
         age_ms = None
         if self._succeeded_at is not None:

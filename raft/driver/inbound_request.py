@@ -23,7 +23,7 @@ class InboundRequest(NamedTuple):
 
     @property
     def names_nodes(self) -> bool:
-        """Return whether the response's version has fields for the endpoints of nodes."""
+        """Return whether the response to this request's version has fields for node endpoints."""
         return self.header.api_version >= NAMES_NODES_FROM[self.header.api_key]
 
     def answer(self, message: Response) -> None:

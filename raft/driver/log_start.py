@@ -113,7 +113,7 @@ class LogStart:
             log.error("log=%s action=log_start error=%r", self._storage.directory, str(error))
 
     def _usable(self) -> list[OffsetAndEpoch]:
-        """List the installed checkpoints at whose ends the log may start.
+        """Return the ids of the installed checkpoints at whose end offsets the log may start.
 
         Without an installed checkpoint there is none.
         """

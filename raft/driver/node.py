@@ -374,7 +374,7 @@ class Node:
     # --- a lost disk --------------------------------------------------------------------------
 
     def _on_caught_up(self) -> None:
-        """Wait until the cluster log's present records, which name all groups, are applied."""
+        """End the rejoin once all records that the cluster log now holds are applied."""
         self._rejoin_until = self.groups[METADATA_GROUP].quorum.log.end_offset
         if self.directory is not None:
             self._on_applied(self.directory.applied_offset)
@@ -402,7 +402,7 @@ class Node:
         return self._by_ref.get(ref)
 
     def group(self, topic: str | UUID, partition: int = 0) -> GroupDriver | None:
-        """Return the group with this topic name or id and partition, or None."""
+        """Return the started group with this topic name or id and partition, or None."""
         return self._by_ref.get(GroupRef(topic, partition))
 
     def log(self, topic: str, partition: int) -> ReplicatedLog | None:
@@ -443,7 +443,7 @@ class Node:
         return endpoints[0] if endpoints else None
 
     def controllers(self) -> Mapping[NodeId, Endpoint]:
-        """Return the registered controllers' endpoints, or those of the configured voters.
+        """Return controllers' endpoints: those registered, and those of other configured voters.
 
         For this node itself, its own setting takes precedence.
         """
@@ -454,7 +454,7 @@ class Node:
         return {**found, **registered} | ({} if own is None else {self.node_id: own})
 
     def features(self) -> tuple[Mapping[str, int], Offset]:
-        """Return the levels of the finalized features, and the offset as of which they hold.
+        """Return the levels of the finalized features, and the log offset as of which they hold.
 
         The offset is -1 if nothing has been applied yet.
         """

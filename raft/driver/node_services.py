@@ -37,7 +37,7 @@ class StateListener(Protocol):
         """React to the start of this node's leadership, after all earlier records are applied."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """React to the end of this node's leadership of `epoch`, which `lead` had begun."""
+        """React to the end of this node's leadership of `epoch`, whose start `lead` reported."""
 
 
 class ServiceHost(Protocol):
@@ -54,7 +54,7 @@ class ServiceHost(Protocol):
         """Return the id of the log directory, in which services keep state outside the log."""
 
     def features(self) -> tuple[Mapping[str, int], Offset]:
-        """Return the levels of the finalized features, and the offset as of which they hold.
+        """Return the levels of the finalized features, and the log offset as of which they hold.
 
         The offset is -1 if nothing has been applied yet.
         """

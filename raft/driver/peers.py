@@ -290,7 +290,7 @@ def _read(message: Response) -> core.Response:
 
 
 def read_versions(answer: Frame) -> dict[int, int]:
-    """Return the version of each api that this node and a peer agree on.
+    """Return the highest version of each API, by api key, that this node and a peer support.
 
     Raises:  RecordError, UnexpectedAnswerError.
     """

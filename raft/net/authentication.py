@@ -263,12 +263,12 @@ class SaslGate:
 
 
 def refuse_handshake() -> SaslHandshakeResponse:
-    """Refuse a SaslHandshake on a listener without SASL, or at a wrong time."""
+    """Refuse a SaslHandshake on a listener without SASL or after the authentication."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=())
 
 
 def refuse_authentication() -> SaslAuthenticateResponse:
-    """Refuse a SaslAuthenticate on a listener without SASL, or at a wrong time."""
+    """Refuse a SaslAuthenticate on a listener without SASL or after the authentication."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE,
         error_message="SaslAuthenticate request received after successful authentication",
@@ -277,7 +277,7 @@ def refuse_authentication() -> SaslAuthenticateResponse:
 
 
 def announced() -> dict[int, Served]:
-    """Return handlers that announce the SASL requests, which the gate answers itself."""
+    """Return handlers that list the SASL APIs in ApiVersions and refuse misplaced SASL requests."""
     return {
         HANDSHAKE_KEY: Served(0, 1, lambda _c, header, _b: payload(header, refuse_handshake())),
         AUTHENTICATE_KEY: Served(

@@ -73,7 +73,7 @@ class Store:
     pem: str = field(default="", repr=False)  # instead of a file
 
     def key(self, name: str) -> str:
-        """Return the name of this store's property that ends with a given word."""
+        """Return the property of this store that ends with `name`, as `ssl.keystore.password`."""
         return f"ssl.{self.purpose}.{name}"
 
     def read(self) -> bytes:
@@ -306,7 +306,7 @@ class TlsContexts:
         return self._context
 
     def identify(self, tls: ssl.SSLObject) -> tuple[Principal, float | None]:
-        """Return a peer's principal, and the time in Unix seconds at which it expires, if any.
+        """Return a peer's principal, and its certificate's expiry in Unix seconds or None.
 
         Raises:  ValueError if no mapping rule applies to the certificate's subject.
         """
@@ -320,7 +320,7 @@ class TlsContexts:
         return Principal(USER, name), certificate.not_valid_after_utc.timestamp()
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Return the identity and time of each file, which differ after a replacement."""
+        """Return each TLS file's modification time, size and inode, to detect a new file."""
         seen: list[tuple[int, int, int] | None] = []
         for path in self.settings.files:
             try:

@@ -255,7 +255,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def allow_frames(self, max_frame_bytes: int) -> None:
-        """Change the maximum size of the peer's later requests."""
+        """Set the maximum size in bytes of the request frames that the peer sends from now on."""
         self._reader.limit(max_frame_bytes)
 
     def pause_reading(self) -> None:
@@ -301,7 +301,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
 
     def _serve(self, frames: list[Frame]) -> None:
-        """Serve request frames until a limit is reached; further frames wait in the backlog."""
+        """Serve request frames until this connection reaches a limit; keep the other frames."""
         handle, waiting, append = self._handle, self._waiting, self._out.append
         out_bytes = 0
         self._serving = frames  # emptied, which ends the loop, when the connection ends
@@ -423,7 +423,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- reading and pausing
 
     def _settle(self) -> None:
-        """Allocate or refuse memory for an incomplete frame, after all complete frames."""
+        """Allocate or refuse memory for an incomplete frame once complete frames are served."""
         if self.close_reason is not None:
             return
         reader, shared = self._reader, self._shared

@@ -110,7 +110,7 @@ class FrameReader:
         return self._own is not None
 
     def limit(self, max_frame_bytes: int) -> None:
-        """Change the maximum size of later frames."""
+        """Set the maximum size in bytes of the frames that are read from now on."""
         self._max = max_frame_bytes
         self._small = min(COPY_BYTES, max_frame_bytes)
 

@@ -54,7 +54,7 @@ class RequestKind(NamedTuple):
 
     @classmethod
     def of(cls, api_key: int, api_version: int, first_flexible: int | None) -> RequestKind:
-        """Return a request's api key, version and flexibility: whether it has tagged fields."""
+        """Return a request's kind: api key, version, and whether the version has tagged fields."""
         flexible = first_flexible is not None and api_version >= first_flexible
         return cls(api_key, api_version, flexible, flexible and api_key != API_VERSIONS_KEY)
 
@@ -134,7 +134,7 @@ def request_header(kind: RequestKind, correlation_id: int, client_id: str | None
 
 
 def header_tail(client_id: str | None, *, flexible: bool) -> bytes:
-    """Encode the end of a request header, which is the same for all requests of a connection."""
+    """Encode the client id and the empty tagged fields (if `flexible`) of a request header."""
     name = b"\xff\xff" if client_id is None else _encode_string(client_id)
     return name + b"\x00" if flexible else name
 

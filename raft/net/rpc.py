@@ -98,7 +98,7 @@ class Rpc:
             raise NetError(Reason.BAD_ANSWER, f"{self.connection.peer}: {error}") from error
 
     async def learn_versions(self) -> None:
-        """Request the server's api versions, and if refused, request them in an older version."""
+        """Send ApiVersions to the server, in an older version if the server refuses the newest."""
         newest = ApiVersionsRequest.schema().versions.last
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=installed_version("esker")

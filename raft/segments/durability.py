@@ -70,7 +70,7 @@ class Durability:
     # --- moving forward --------------------------------------------------------------------------
 
     def created(self, segment: Segment) -> None:
-        """Add a new active segment before any of its bytes count as part of the log."""
+        """Register a new active segment, whose name and bytes are not durable yet."""
         self._names_unflushed = True
         self.unflushed.append(segment)
 
@@ -184,12 +184,12 @@ class Durability:
         self._names_unflushed = False
 
     def keep_only(self, segments: list[Segment]) -> None:
-        """Delete all segments but these; the last of these is the active segment."""
+        """Keep only these of the unflushed segments, or the last, active one if none is left."""
         kept = [segment for segment in self.unflushed if segment in segments]
         self.unflushed = kept or [segments[-1]]
 
     def sync_names(self) -> None:
-        """Make the creation and deletion of files durable.
+        """Make the creation and deletion of the log's files durable.
 
         Raises OSError.
         """

@@ -268,7 +268,7 @@ class Log:
         return last._replace(base_offset=base)
 
     def _must_roll(self, segment: Segment, found: Advance) -> bool:
-        """Return whether these checked batches make a segment too large, too old or too long."""
+        """Return whether these batches exceed a segment's limit on size, age or offsets."""
         tail = found.tail
         first = segment.tail.first_timestamp
         if first is None:  # it is empty

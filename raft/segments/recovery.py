@@ -321,7 +321,7 @@ class _Recovery:
         return expected
 
     def _cut(self, i: int, end_offset: Offset, recovery_point: Offset, reason: str) -> None:
-        """Remove all bytes after the valid part of segment `i`, if above the recovery point."""
+        """Remove the log after segment `i`'s valid part; raise if the recovery point is higher."""
         segment = self._segments[i]
         if end_offset < recovery_point:
             raise CorruptLogError(
@@ -347,7 +347,7 @@ class _Recovery:
         segment.file.truncate(segment.size_bytes)
 
     def _make_durable(self, trusted: int, epochs: Epochs) -> bool:
-        """Flush the scanned segments, whose bytes may still be in the page cache only.
+        """Flush the scanned segments and their indexes; return False if the disk is full.
 
         False if the disk is too full for the indexes or the epochs: the log is sound, but its
         recovery point must stay where it was, so that the next open makes them anew.

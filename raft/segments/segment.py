@@ -121,7 +121,7 @@ class Segment:
         return self.tail.position
 
     def paths(self) -> Iterable[Path]:
-        """Return the paths of this segment's files, the log first."""
+        """Return the paths of this segment's log file, offset index and time index."""
         return (self.path, self.offset_index.path, self.time_index.path)
 
     # --- growing -----------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Segment:
         return parse_header(self.file.read(position, HEADER_SIZE_BYTES))
 
     def _walk_tail(self) -> Offset:
-        """Read the batches after the last index entry, to find the segment's end and newest time.
+        """Read the batches after the last index entry to find the end offset and newest timestamp.
 
         Returns where the segment ends. Raises RecordError where headers contradict the index or
         each other; checksums are not looked at.

@@ -48,7 +48,7 @@ class Group(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return `topic-partition`, the name of the group's directory, log lines and metrics."""
+        """Return the group's name, `topic-partition`, for its directory, log lines and metrics."""
         return f"{self.topic}-{self.partition}"
 
 

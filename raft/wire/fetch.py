@@ -61,7 +61,7 @@ Topic = rpc.FetchResponse.FetchableTopicResponse
 def write_fetch(
     group: Group, request: core.FetchRequest, version: int, wall_clock_ms: int = -1
 ) -> rpc.FetchRequest:
-    """Convert the Raft core's Fetch request into an RPC message of a version.
+    """Convert the Raft core's Fetch request into an RPC message of version `version`.
 
     Args:  wall_clock_ms: this node's, ms since 1970, or -1.
     """
@@ -136,7 +136,7 @@ def read_fetch_response(message: rpc.FetchResponse) -> core.FetchResponse:
 
 
 def read_batches(records: bytes | memoryview) -> tuple[core.Batch, ...]:
-    """Return the valid batches at the start of `records`; join contiguous ones of an epoch.
+    """Return the valid batches at the start of `records`, joining contiguous ones of an epoch.
 
     A run's `data` is the view of its bytes.
     """
@@ -288,7 +288,7 @@ def write_fetch_response(
 
 
 def refuse_fetch(ref: GroupRef, form: FetchForm, error: int | None = None) -> rpc.FetchResponse:
-    """Return a Fetch response that has only an error, by default that the group is unknown."""
+    """Return a Fetch response with only an error code, by default that of an unknown group."""
     if error is None:
         by_id = isinstance(ref.topic, UUID)
         error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -267,7 +267,7 @@ def read_response(message: RpcResponse) -> CoreResponse:
 
 
 def _read_replica(state: rpc.ReplicaState) -> core.ReplicaState:
-    """Convert a replica's state from DescribeQuorum, but drop times by the peer's clock."""
+    """Convert a replica's state in DescribeQuorum, without times, which are by the peer's clock."""
     end_offset = state.log_end_offset
     return core.ReplicaState(
         key=ReplicaKey(NodeId(state.replica_id), state.replica_directory_id),

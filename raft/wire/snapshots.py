@@ -187,7 +187,7 @@ def failed_fetch_snapshot(error: int) -> rpc.FetchSnapshotResponse:
 def write_fetch_snapshot(
     group: Group, request: core.FetchSnapshotRequest
 ) -> rpc.FetchSnapshotRequest:
-    """Convert the Raft core's FetchSnapshot request into an RPC message of a version."""
+    """Convert the Raft core's FetchSnapshot request into an RPC message."""
     snapshot_id = request.snapshot_id
     topic = rpc.FetchSnapshotRequest.TopicSnapshot
     partition = AskedPartition(

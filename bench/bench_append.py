@@ -83,7 +83,7 @@ def ours(directory: Path, groups: list[list[bytes]], *, together: bool) -> float
 
 
 def one_round(groups: list[list[bytes]], number: int) -> tuple[float, float, float]:
-    """Times of raw, together, singly; who goes first changes with the round."""
+    """Return the times of raw, joint and single appends; `number` rotates their order."""
     directory = Path(tempfile.mkdtemp(prefix="bench-append-", dir=Path.cwd()))
     runs = [
         lambda: raw(directory, groups),

@@ -65,16 +65,16 @@ class OneLog:
         self.name = name
 
     def names(self) -> list[str]:
-        """The one."""
+        """Return the name of the only log."""
         return [self.name]
 
     def log(self, name: str) -> LogFiles:
-        """As files."""
+        """Open a log by name as files of the directory."""
         return LogFiles(self._directory / name)
 
 
 def write_small(directory: Path, records: int) -> None:
-    """Topics, and a partition of each."""
+    """Write a log of topics with one partition each, two records per topic."""
     directory.mkdir()
     log = Log.create(RealFileSystem(), directory, LogConfig())
     for base in range(0, records, RECORDS_OF_BATCH):
@@ -96,7 +96,7 @@ def write_small(directory: Path, records: int) -> None:
 
 
 def least(work: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Seconds of wall clock and of this process, each the least of all rounds."""
+    """Return the least wall-clock and CPU seconds of `work` over all rounds."""
     times = []
     for _ in range(rounds):
         gc.collect()
@@ -120,7 +120,7 @@ class Bench:
         self._bytes = sum(path.stat().st_size for path in log.directory.glob("*.log"))
 
     def run(self, spark: ArchiveEngine | None) -> None:
-        """All of it, printed as it comes."""
+        """Measure all rows of the table for this log, and print each row when it is measured."""
         batches = [
             one for table in self._tables for s in self._spans for one in read_table(table, s)
         ]
@@ -204,7 +204,7 @@ def _parquet(batches: list) -> None:  # type: ignore[type-arg]
 
 
 def main() -> None:
-    """Print the tables."""
+    """Parse the options, run the benchmark and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=400_000)
     parser.add_argument("--records", type=int, default=200_000)

@@ -50,12 +50,12 @@ PARTITION_UA: Final = -1  # librdkafka: the partitioner chooses
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all does not exceed."""
+    """Return the percentile of the values at `share`, a number from 0 to 1."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def create(bootstrap: str, topic: str, partitions: int) -> None:
-    """A topic, once it can be used."""
+    """Create a topic and wait for the broker's confirmation."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         future.result(30)
@@ -65,7 +65,7 @@ def create(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def produce_latencies(bootstrap: str, topic: str, seconds: float) -> list[float]:
-    """Of records sent at a steady rate, in ms."""
+    """Send records at a steady rate, and return each record's Produce latency in ms."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": "all"})
     took: list[float] = []
 
@@ -89,7 +89,7 @@ def produce_latencies(bootstrap: str, topic: str, seconds: float) -> list[float]
 
 
 def latency() -> None:
-    """At the seeds' settings."""
+    """Measure and print Produce latency with a 250 ms commit interval and a slow store."""
     settings = {
         "diskless.append.commit.interval.ms": "250",
         "diskless.append.buffer.max.bytes": str(8 * 1024 * 1024),
@@ -102,7 +102,7 @@ def latency() -> None:
 
 
 def line(what: str, took: Sequence[float], note: str) -> None:
-    """One line of percentiles."""
+    """Print a line with p50 and p99 of the latencies in `took`."""
     print(
         f"{what:<40} p50 {percentile(took, 0.5):7.1f} ms   p99 {percentile(took, 0.99):7.1f} ms"
         f"   n={len(took)}   {note}",
@@ -111,7 +111,7 @@ def line(what: str, took: Sequence[float], note: str) -> None:
 
 
 def end_to_end(bootstrap: str, topic: str, records: int) -> list[float]:
-    """From produce() to the consumer, one record at a time, in ms."""
+    """Send one record at a time, and return each time in ms from produce() to the consumer."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
     consumer = Consumer(
         {
@@ -150,7 +150,7 @@ def end_to_end(bootstrap: str, topic: str, records: int) -> list[float]:
 
 
 def fdatasync_latencies(home: str, count: int) -> list[float]:
-    """Of small files written durably, in ms: what the directory store cannot do without."""
+    """Return the times in ms to write small files durably: the directory store's lower bound."""
     took = []
     for number in range(count):
         begun = time.perf_counter()
@@ -163,7 +163,7 @@ def fdatasync_latencies(home: str, count: int) -> list[float]:
 
 
 def lowest() -> None:
-    """With a commit interval of 1 ms."""
+    """Measure and print end-to-end latency with a commit interval of 1 ms."""
     with (
         tempfile.TemporaryDirectory() as home,
         esker(home, {"diskless.append.commit.interval.ms": "1"}) as cluster,
@@ -181,7 +181,7 @@ def lowest() -> None:
 
 
 def throughput_of(name: str, bootstrap: str) -> dict[str, tuple[float, float]]:
-    """(produced, consumed) MB/s by kind of batch."""
+    """Measure and return the produced and consumed MB/s for each kind of batch."""
     rates = {}
     value = os.urandom(RECORD_BYTES)
     records = THROUGHPUT_BYTES // RECORD_BYTES
@@ -244,7 +244,7 @@ def produce(
 
 
 def consume(bootstrap: str, topic: str, records: int) -> float:
-    """Seconds until all is there."""
+    """Return the seconds until one consumer has read `records` records of a topic."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
     )
@@ -261,7 +261,7 @@ def consume(bootstrap: str, topic: str, records: int) -> float:
 
 
 def throughput() -> dict[str, tuple[float, float]]:
-    """Of Esker, at the seeds' settings."""
+    """Return Esker's produced and consumed MB/s with a 250 ms commit interval."""
     settings = {"diskless.append.commit.interval.ms": "250"}
     with tempfile.TemporaryDirectory() as home, esker(home, settings) as cluster:
         return throughput_of("Esker", cluster.bootstrap)
@@ -277,7 +277,7 @@ class WarmKafka(Kafka):
 
 
 def kafka(ours: dict[str, tuple[float, float]] | None) -> None:
-    """The same of Apache Kafka, where there is one."""
+    """Measure Apache Kafka's throughput and latency, if Kafka can be run, and print them."""
     try:
         release = WarmKafka(fetch())
     except (KafkaMissingError, KafkaSetupError) as error:
@@ -299,7 +299,7 @@ def kafka(ours: dict[str, tuple[float, float]] | None) -> None:
 
 
 def esker(home: str, settings: dict[str, str], metrics: str | None = None) -> EskerCluster:
-    """Three quorum nodes and a broker, running; to be left as a context.
+    """Start three quorum nodes and a broker; the returned context manager stops them.
 
     Args:  metrics: host and port at which the broker serves its metrics.
     """
@@ -314,7 +314,7 @@ def esker(home: str, settings: dict[str, str], metrics: str | None = None) -> Es
 
 
 def main() -> None:
-    """The questions that are asked, or all."""
+    """Run the benchmarks that the command line names, or all benchmarks."""
     if {"-h", "--help"} & set(sys.argv):
         print(__doc__)
         return

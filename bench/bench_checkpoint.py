@@ -75,7 +75,7 @@ def resident_mb() -> float:
 
 
 async def poked(loop: asyncio.AbstractEventLoop, work: Awaitable[object]) -> tuple[float, float]:
-    """p50 and p99, in ms, of how long the loop takes to answer while `work` goes on."""
+    """Return p50 and p99 in ms of the event loop's response times while `work` runs."""
     delays: list[float] = []
     over = threading.Event()
 
@@ -108,7 +108,7 @@ async def generate(host: MachineHost) -> OffsetAndEpoch:
 
 
 def take_over(store: SnapshotStore, source: SnapshotStore, snapshot_id: OffsetAndEpoch) -> float:
-    """Download, verify, publish; s."""
+    """Return the seconds to download, verify and publish a checkpoint of another store."""
     began = time.perf_counter()
     download = store.receive(snapshot_id)
     complete = False
@@ -122,7 +122,7 @@ def take_over(store: SnapshotStore, source: SnapshotStore, snapshot_id: OffsetAn
 
 
 def floor(directory: Path, size_bytes: int) -> float:
-    """As many bytes written and flushed; s."""
+    """Return the seconds to write `size_bytes` to a file and flush them: the lower bound."""
     piece = os.urandom(PIECE_BYTES)
     began = time.perf_counter()
     file = RealFileSystem().open(directory / "floor", Mode.CREATE)

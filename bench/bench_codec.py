@@ -131,7 +131,7 @@ def commit_records(count: int) -> list[ObjectCommitRecord]:
 
 
 def coordinate_rows(record: ObjectCommitRecord) -> list[tuple[int, ...]]:
-    """The columns of a commit as one tuple for each batch."""
+    """Return the columns of a commit record as one tuple for each batch."""
     return list(
         zip(
             record.topic_indexes,
@@ -154,7 +154,7 @@ def coordinate_rows(record: ObjectCommitRecord) -> list[tuple[int, ...]]:
 
 
 def plain(record: Message, version: int) -> dict[str, Any]:
-    """The fields that a version writes, as numbers, bytes and tuples of them."""
+    """Return the record's fields at a version as numbers, bytes and tuples of these."""
     fields, _ = record.schema().fields_at(version, flexible=True)
     values = {field.name: getattr(record, field.name) for field in fields}
     for field in fields:
@@ -216,7 +216,7 @@ def contenders(records: Sequence[Any], version: int) -> list[Contender]:
 
 
 def compare_records(title: str, parties: list[Contender], per_record: int, total: int) -> None:
-    """Print the rate of each party, in `per_record` units, and the ratios to ours."""
+    """Print each codec's rate in units per second, and its ratio to the rate of Esker's codec."""
     times = max(1, total // (len(parties[0].values) * per_record * ROUNDS))
     units = len(parties[0].values) * per_record * times
     least: dict[tuple[str, str], float] = {}
@@ -311,7 +311,7 @@ def compare_rpcs(seconds: float) -> None:
 
 
 def microseconds(work: Callable[[Any], Any], items: Sequence[Any], seconds: float) -> float:
-    """CPU time of one call, the least of the rounds."""
+    """Return the CPU time of one call of `work` in microseconds, the least of all rounds."""
     times = 1
     while (spent := cpu_seconds(work, items, times)) < seconds / 4:
         times *= 2

@@ -46,13 +46,13 @@ IDLE_BEATS: Final = 2_000
 
 
 def travel(request: Request) -> Request:
-    """A request as it arrives: decoded from its bytes."""
+    """Encode a request and decode it again, as if it came from the network."""
     version = request.schema().versions.last
     return decode_message(type(request), encode_message(request, version), version)
 
 
 def ask(world: World, request: Request) -> Any:
-    """Answered, and the answer encoded."""
+    """Send a request to the controller, encode the response, and return the response."""
     answer = world.ask(travel(request))
     encode_message(answer, answer.schema().versions.last)
     return answer
@@ -73,7 +73,7 @@ def p99(times: list[float]) -> float:
 
 
 def create(topics: int) -> World:
-    """Topics a second, and heartbeats between."""
+    """Create topics with heartbeats in between, and print the topics per second."""
     world = World().elect()
     (epoch, *_) = world.register(1, 2, 3)
     idle = []
@@ -108,7 +108,7 @@ def create(topics: int) -> World:
 
 
 def measure_load(world: World) -> None:
-    """The checkpoint of it, loaded."""
+    """Measure and print the time to load a checkpoint of the world's metadata image."""
     values = [encode_record(record) for record in image_records(world.image)]
     batches = batches_of(values)
     machine = ControllerMachine()
@@ -136,7 +136,7 @@ def measure_load(world: World) -> None:
 
 
 def measure_change(world: World) -> None:
-    """One partition of many changes."""
+    """Measure and print the time to change one partition in a large metadata image."""
     image = world.image
     topic_id: UUID = next(t.topic_id for t in image.iter_topics() if not t.is_internal)
     rounds = 2_000
@@ -149,7 +149,7 @@ def measure_change(world: World) -> None:
 
 
 def measure_heartbeats(brokers: int) -> None:
-    """CPU for brokers that only live."""
+    """Measure and print the controller's CPU time for heartbeats of idle brokers."""
     world = World().elect()
     epochs = [ask(world, registration(i)).broker_epoch for i in range(brokers)]
     for i, epoch in enumerate(epochs):

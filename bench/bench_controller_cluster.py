@@ -78,7 +78,7 @@ class Asker:
         self._client: Client | None = None
 
     def ask(self, request: Request, answer: type[R], version: int) -> R:
-        """Asked until somebody answers who is the controller."""
+        """Send a request to each node in turn until the active controller answers."""
         deadline = time.monotonic() + PATIENCE_S
         last: object = "nobody answers"
         while time.monotonic() < deadline:
@@ -100,7 +100,7 @@ class Asker:
 
 
 def register(asker: Asker, cluster_id: str) -> dict[int, int]:
-    """Brokers become members and are unfenced; their epochs."""
+    """Register brokers, wait until they are unfenced, and return their broker epochs by id."""
     feature = BrokerRegistrationRequest.Feature
     features = [feature(name="metadata.version", min_supported_version=7, max_supported_version=60)]
     for name in (
@@ -159,7 +159,7 @@ class Heart:
         self._process.stdout.readline()  # it beats
 
     def stop(self) -> list[tuple[float, float]]:
-        """When each beat began, by the clock of all processes, and how long it took in ms."""
+        """Stop the heartbeats, and return each heartbeat's start time and its duration in ms."""
         out, _ = self._process.communicate("")
         if self._process.returncode:
             raise SystemExit("the heartbeats failed")
@@ -167,7 +167,7 @@ class Heart:
 
 
 def beat_until_told(said: str) -> None:
-    """The process of a `Heart`: beats until its standard input ends, then prints the times."""
+    """Send heartbeats until standard input ends, then print their times: the process of `Heart`."""
     told = json.loads(said)
     asker = Asker(told["ports"])
     times: list[tuple[float, float]] = []
@@ -191,12 +191,12 @@ def beat_until_told(said: str) -> None:
 
 
 def p99(times_ms: list[float]) -> float:
-    """Of some beats; 0 if there was none."""
+    """Return the 99th percentile of heartbeat times, or 0 without heartbeats."""
     return sorted(times_ms)[int(len(times_ms) * 0.99)] if times_ms else 0.0
 
 
 def measure(ports: Sequence[int], cluster_id: str, topics: int, idle_s: float) -> Figures:
-    """One quorum, from its first broker to its last topic."""
+    """Register brokers and create topics in one quorum, and return the measured figures."""
     asker = Asker(ports)
     epochs = register(asker, cluster_id)
     requests = []
@@ -219,7 +219,7 @@ def measure(ports: Sequence[int], cluster_id: str, topics: int, idle_s: float) -
 
 @contextmanager
 def esker_quorum(home: Path) -> Iterator[tuple[list[int], str]]:
-    """Three of our nodes, as the README starts them."""
+    """Start three Esker nodes, and yield their ports and the cluster id."""
     with Quorum(home) as quorum:
         quorum.start(*NODES)
         meta = (home / "1" / "meta.properties").read_text()
@@ -229,7 +229,7 @@ def esker_quorum(home: Path) -> Iterator[tuple[list[int], str]]:
 
 @contextmanager
 def kafka_quorum(home: Path) -> Iterator[tuple[list[int], str]]:
-    """Three of Kafka's controllers with static voters."""
+    """Start three Apache Kafka controllers with static voters; yield ports and cluster id."""
     kafka = Kafka(fetch())
     plans = {}
     for node in NODES:

@@ -88,7 +88,7 @@ def figures(times_ms: list[float], batches: int, seconds: float) -> Figures:
 
 
 def commit_rows(cluster: Cluster, seconds: float) -> dict[Row, Figures]:
-    """Our side of the table."""
+    """Measure commits on Esker's cluster for each row of the table, and print the rows."""
     found = {}
     for topic, row in enumerate(ROWS, FILL_TOPIC + 1):
         cpu = cluster.cpu_s()
@@ -115,7 +115,7 @@ def commit_rows(cluster: Cluster, seconds: float) -> dict[Row, Figures]:
 
 
 def checkpoint(cluster: Cluster, seconds: float) -> None:
-    """Every node takes one while an uploader is at work; then a node loads it on an empty disk."""
+    """Take a checkpoint on each node under load, then load it on a node with an empty disk."""
     shape = {"uploaders": 1, "partitions": 50, "batches_each": 1}
     quiet = result(cluster.load(topic=90, seconds=seconds, **shape))
     before = figures(quiet["times_ms"], quiet["batches"], seconds)
@@ -138,7 +138,7 @@ def checkpoint(cluster: Cluster, seconds: float) -> None:
 
 
 def lost_disk(cluster: Cluster) -> None:
-    """A replica whose state is deleted builds it again from a checkpoint."""
+    """Delete a replica's state, and measure its rebuild from a checkpoint."""
     leader = cluster.coordinator_leader()
     node = next(node for node in NODES if node != leader)
     cluster.take_snapshot(node)
@@ -160,7 +160,7 @@ def lost_disk(cluster: Cluster) -> None:
 
 
 def restart(cluster: Cluster) -> None:
-    """Kill -9 of all three, start, to the first commit."""
+    """Kill and start all three nodes, and print the seconds until the first commit."""
     for node in NODES:
         cluster.kill(node)
     began = time.perf_counter()
@@ -177,7 +177,7 @@ def restart(cluster: Cluster) -> None:
 
 
 def postgres_rows(directory: Path, seconds: float, runs: int, ours: dict[Row, Figures]) -> None:
-    """The same rows on one PostgreSQL."""
+    """Measure the commit rows on one PostgreSQL server, and print them beside Esker's."""
     missing = peer.available()
     if missing:
         say(f"PostgreSQL left out: {missing}")
@@ -202,7 +202,7 @@ def postgres_rows(directory: Path, seconds: float, runs: int, ours: dict[Row, Fi
 
 
 def etcd_rows(directory: Path, seconds: float, ours: dict[Row, Figures]) -> None:
-    """As many puts in a transaction as an object has batches: ordered, neither read nor decided."""
+    """Measure etcd transactions with one put per batch of an object, and print the rows."""
     missing = etcd.available()
     if missing:
         say(f"etcd left out: {missing}")

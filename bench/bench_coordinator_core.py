@@ -57,7 +57,7 @@ SETTINGS: Final = CoordinatorSettings(
 def request_of(
     number: int, partitions: int, batches: int, sequences: list[int]
 ) -> CommitBatchesRequest:
-    """The commit of the next object: `batches` batches of each partition, back to back."""
+    """Build the commit request of the next object, with `batches` batches of each partition."""
     groups, place = [], 0
     for partition in range(partitions):
         rows = []
@@ -86,7 +86,7 @@ def request_of(
 
 
 def preamble(partitions: int, objects: int) -> list[MetadataRecord]:
-    """A topic, and a lease that lasts for the whole run."""
+    """Return the records of a topic and of an object lease that lasts for the whole run."""
     return [
         DisklessPartitionsRecord(
             topic_id=TOPIC,
@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def measure(directory: Path, arguments: argparse.Namespace) -> None:
-    """Decide and apply, object by object, and print microseconds a batch."""
+    """Decide and apply the commit of each object, and print the microseconds per batch."""
     machine = CoordinatorMachine(directory, Identity("bench", bytes(16), "bench-0"))
     offset = 0
     slices: list[float] = []

@@ -59,7 +59,7 @@ IDENTITY: Final = Identity("bench", bytes(16), "bench-0")
 
 
 def records(runs: int, partitions: int) -> Iterator[MetadataRecord]:
-    """A checkpoint: object n holds a run of each of 50 partitions in turn."""
+    """Yield a checkpoint's records, in which each object has a run of each of 50 partitions."""
     per_partition = runs // partitions
     groups = partitions // RUNS_OF_AN_OBJECT
     objects = per_partition * groups
@@ -124,7 +124,7 @@ def records(runs: int, partitions: int) -> Iterator[MetadataRecord]:
 
 
 def batches(runs: int, partitions: int) -> Iterator[Batch]:
-    """The same as a checkpoint's data batches."""
+    """Yield the checkpoint's records as data batches of one record each."""
     for number, record in enumerate(records(runs, partitions)):
         value = encode_record(record)
         data = build_value_batch([value], base_offset=number, leader_epoch=1, timestamp=NOW_MS)
@@ -143,7 +143,7 @@ class Committer:
         self.offset = machine.applied.offset
 
     def commit(self) -> float:
-        """One object of 50 partitions, 4 batches each; seconds."""
+        """Commit an object of 50 partitions with 4 batches each, and return the seconds taken."""
         self.number += 1
         request = request_of(self.number, COMMITTED_PARTITIONS, 4, self.sequences)
         begin = time.perf_counter()
@@ -159,18 +159,18 @@ class Committer:
 
 
 def quantile(values: list[float], part: float) -> float:
-    """In ms."""
+    """Return a quantile of times in seconds, as milliseconds."""
     return sorted(values)[min(len(values) - 1, int(len(values) * part))] * 1e3
 
 
 def child_s() -> float:
-    """Processor time of the children that have ended."""
+    """Return the CPU seconds of the child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def rss_mb() -> int:
-    """The largest resident memory of this process so far."""
+    """Return the peak resident memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
@@ -188,7 +188,7 @@ def main() -> None:
 
 
 def measure(directory: Path, runs: int, partitions: int) -> None:
-    """Load, commit, checkpoint, restart, look up."""
+    """Measure and print the coordinator's load, commits, checkpoint, restart and lookups."""
     machine = CoordinatorMachine(directory, IDENTITY)
     begin, used = time.perf_counter(), time.process_time()
     slices = []
@@ -238,7 +238,7 @@ def measure(directory: Path, runs: int, partitions: int) -> None:
 
 
 def look_up(machine: CoordinatorMachine, runs: int, partitions: int) -> None:
-    """FindBatches of one partition at random offsets, 1 MiB each."""
+    """Measure and print FindBatches requests of 1 MiB at random offsets of one partition each."""
     rng = random.Random(SEED)
     took = []
     end = runs // partitions * RECORDS_OF_A_RUN
@@ -258,7 +258,7 @@ def look_up(machine: CoordinatorMachine, runs: int, partitions: int) -> None:
 
 
 def delete_all(machine: CoordinatorMachine, runs: int, partitions: int) -> None:
-    """DeleteRecords of everything: the record itself, then slices until no dead run is left.
+    """Measure and print a deletion of all records, until every dead run is deleted.
 
     Time of this thread's processor: that is what nobody else gets of the loop.
     """

@@ -86,12 +86,12 @@ class Server:
     broker: tuple[str, int] | None = None  # of Esker: where it serves its metrics, and its process
 
     def cpu_s(self) -> float:
-        """Processor time of all its processes so far."""
+        """Return the CPU seconds that all processes of the server have used so far."""
         return sum(map(cpu_s, self.pids))
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process so far."""
+    """Return the CPU seconds that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
@@ -104,7 +104,7 @@ Row = Callable[[Server, str, Size], float]
 
 
 def java(server: Server, prefix: str, size: Size, kafka: Kafka) -> float:
-    """Return MB/s of Kafka's own load generator at all defaults, over 12 partitions."""
+    """Return MB/s of Kafka's producer performance tool with default settings, 12 partitions."""
     create(server.bootstrap, prefix, 12)
     warm_up = size.java_records // 4
     words = (
@@ -156,7 +156,7 @@ class BrokerTimes:
 
 
 def java_bound(cycle_s: float) -> float:
-    """Return the MB/s of a Java producer whose bytes in flight are written in this time.
+    """Return the MB/s of a Java producer whose bytes in flight take `cycle_s` to be written.
 
     It can send none of the next bytes meanwhile.
     """
@@ -164,7 +164,7 @@ def java_bound(cycle_s: float) -> float:
 
 
 def librdkafka(partitions: int, **settings: Any) -> Row:
-    """A row: MB/s of librdkafka over this many partitions, with these settings beside defaults."""
+    """Return a row that measures librdkafka's MB/s with these settings over some partitions."""
 
     def row(server: Server, prefix: str, size: Size) -> float:
         create(server.bootstrap, prefix, partitions)
@@ -176,7 +176,7 @@ def librdkafka(partitions: int, **settings: Any) -> Row:
 
 
 def small(server: Server, prefix: str, size: Size) -> float:
-    """Return the servers' CPU seconds a GB of produced records of 100 B."""
+    """Return the servers' CPU seconds per GB of produced records of 100 B."""
     create(server.bootstrap, prefix, 12)
     records = size.megabytes * 250_000 // SMALL_RECORD_BYTES
     before = server.cpu_s()
@@ -218,7 +218,7 @@ def read_all(bootstrap: str, topic: str, records: int) -> float:
 
 
 def consume(readers: int) -> Row:
-    """A row: MB/s that this many consumers, each a process, read together from a warm topic."""
+    """Return a row that measures the total MB/s of `readers` consumer processes on one topic."""
 
     def row(server: Server, prefix: str, size: Size) -> float:
         create(server.bootstrap, prefix, 12)
@@ -285,7 +285,7 @@ def both(home: str) -> Iterator[tuple[Kafka, list[Server]]]:
 
 
 def compare(words: Sequence[str], rounds: int, size: Size) -> None:
-    """Print a line for each row: both medians, the ratio of each round, and their median."""
+    """Print for each row both servers' medians, the ratio per round and the median ratio."""
     with tempfile.TemporaryDirectory() as home, both(home) as (kafka, servers):
         shares: list[tuple[float, float]] = []  # of the Java producer's bound, with quiet and not
 
@@ -332,7 +332,7 @@ def compare(words: Sequence[str], rounds: int, size: Size) -> None:
 
 
 def steady(bootstrap: str, topic: str, producers: int, rate: float, value: bytes, s: float) -> None:
-    """Send single records from several producers, each at so many a second."""
+    """Send single records from several producers, each at `rate` records per second."""
 
     def one() -> None:
         producer = Producer({"bootstrap.servers": bootstrap})
@@ -351,7 +351,7 @@ def steady(bootstrap: str, topic: str, producers: int, rate: float, value: bytes
 
 
 def slow_store(size: Size) -> None:
-    """Print the Java producer's share of its bound, and objects a second of three small loads."""
+    """Print the Java producer's share of its bound, and objects per second of three small loads."""
     kafka = WarmKafka(fetch())
     place = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory() as home, esker(home, SIMULATED, place) as cluster:
@@ -383,12 +383,12 @@ def slow_store(size: Size) -> None:
 
 
 def objects_in(store: Path) -> int:
-    """Return how many files lie below a directory."""
+    """Return the number of files below a directory."""
     return sum(len(files) for _, _, files in os.walk(store))
 
 
 def main() -> None:
-    """Run the rows that are named, or all of them."""
+    """Run the benchmark rows that the command line names, or all rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -140,7 +140,7 @@ class Member:
 
 
 async def coordinator(bootstrap: str) -> tuple[str, int]:
-    """Who acts for the group."""
+    """Return the host and port of the consumer group's coordinator, with retries."""
     host, _, port = bootstrap.split(",")[0].rpartition(":")
     async with await open_rpc(host, int(port), timeout_ms=TIMEOUT_MS) as rpc:
         while True:
@@ -153,7 +153,7 @@ async def coordinator(bootstrap: str) -> tuple[str, int]:
 
 
 async def measure(bootstrap: str, topic: str, members: int, scale: float) -> Figures:
-    """All figures of one cluster."""
+    """Measure the join, heartbeats and commits of one cluster's consumer group."""
     host, port = await coordinator(bootstrap)
     rpcs = [
         await open_rpc(host, port, client_id=f"m{number}", timeout_ms=TIMEOUT_MS)
@@ -189,7 +189,7 @@ async def measure(bootstrap: str, topic: str, members: int, scale: float) -> Fig
 
 @contextmanager
 def esker(home: Path) -> Iterator[World]:
-    """Ours."""
+    """Start an Esker cluster, and yield its addresses."""
     with EskerCluster(home) as cluster:
         cluster.start()
         yield World(cluster.brokers)
@@ -197,7 +197,7 @@ def esker(home: Path) -> Iterator[World]:
 
 @contextmanager
 def kafka(home: Path) -> Iterator[World]:
-    """Theirs."""
+    """Start an Apache Kafka node, and yield its addresses."""
     with apache_kafka(Kafka(fetch()), home / "node") as world:
         yield world
 

@@ -36,13 +36,13 @@ if "--tiny" in sys.argv:
 
 
 def rate(what: str, count: int, begun: float) -> None:
-    """One line."""
+    """Print a line with the operations per second and the microseconds per operation."""
     seconds = perf_counter() - begun
     print(f"{what:<46} {count / seconds:>10,.0f} /s  {seconds / count * 1e6:>7.1f} us")
 
 
 def heartbeats() -> None:
-    """Of one member."""
+    """Measure and print the heartbeats per second of one member of a consumer group."""
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -54,7 +54,7 @@ def heartbeats() -> None:
 
 
 def commits() -> None:
-    """One at a time, and as many as come."""
+    """Measure and print offset commits per second, one at a time and many at a time."""
     world = World()
     world.commit(None, 1)
     begun = perf_counter()
@@ -75,7 +75,7 @@ def commits() -> None:
 
 
 def checkpoint() -> None:
-    """Encode a state of many groups, and load it."""
+    """Measure and print the encoding and loading of a checkpoint of many consumer groups."""
     world = World()
     for index in range(CHECKPOINT_GROUPS):
         request = AcquireGroupOwnershipRequest(

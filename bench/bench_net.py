@@ -121,7 +121,7 @@ class BareServer(asyncio.Protocol):
 
 
 def handler(kind: str, answer: bytes | None) -> Any:
-    """What our listener runs: an echo, a fixed answer, and either with headers."""
+    """Return the listener's handler: an echo or a fixed response, with or without headers."""
 
     def echo(connection: ServerConnection, frame: Frame) -> Answer:  # noqa: ARG001
         return frame
@@ -148,7 +148,7 @@ def handler(kind: str, answer: bytes | None) -> Any:
 
 
 def serve(kind: str, answer: bytes | None, pipe: Connection) -> None:
-    """The server process: says its port, then answers every message with its CPU seconds."""
+    """Run the server process, which reports its port and, on request, its CPU time by `pipe`."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -176,7 +176,7 @@ def serve(kind: str, answer: bytes | None, pipe: Connection) -> None:
 
 
 def cpu_seconds() -> float:
-    """User and system time of this process."""
+    """Return the user and system CPU seconds of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -217,7 +217,7 @@ class Load(asyncio.BufferedProtocol):
 
 
 def measure(kind: str, shape: Shape, seconds: float) -> tuple[float, float]:
-    """Requests per second, and server CPU in microseconds per request."""
+    """Measure a server; return requests per second and its CPU microseconds per request."""
     header_bytes = 5
     answer = None if shape.answer_bytes == SMALL else bytes(shape.answer_bytes)
     assert answer is None or len(answer) > header_bytes, "no room for a response header"
@@ -289,7 +289,7 @@ class BareClient(asyncio.Protocol):
 
 
 def measure_client(kind: str, in_flight: int, seconds: float) -> float:
-    """CPU of the client in microseconds per request, asking a server that echoes."""
+    """Measure a client of an echo server; return its CPU microseconds per request."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=serve, args=("numbered", None, theirs))
     process.start()
@@ -361,7 +361,7 @@ def main() -> None:
 
 
 def report(shape: Shape, seconds: float, rounds: int) -> None:
-    """Measure one shape and print its line."""
+    """Measure one shape of load on each kind of server, and print a line of results."""
     kinds = ("bare", "net", "header")
     turns = [{kind: measure(kind, shape, seconds) for kind in kinds} for _ in range(rounds)]
 

@@ -47,7 +47,7 @@ WRITTEN_MS: Final = 1_000
 
 
 def records(objects: int) -> Iterator[bytes]:
-    """Leases of ten thousand ids, each over; every hundredth id was passed by and deleted."""
+    """Yield records of closed leases; every hundredth object id of a lease has no commit."""
     for lease_id, first in enumerate(range(0, objects, LEASE_IDS)):
         end = min(objects, first + LEASE_IDS)
         granted = LeaseGrantedRecord(
@@ -65,7 +65,7 @@ def records(objects: int) -> Iterator[bytes]:
 
 
 def commit(object_id: int, lease_id: int) -> ObjectCommitRecord:
-    """One batch."""
+    """Return the commit record of an object with one batch."""
     return ObjectCommitRecord(
         object_id=object_id, object_format=1, size_bytes=4_000, broker_id=1, broker_epoch=1,
         lease_id=lease_id, committed_at_ms=0, topic_ids=(TOPIC,), topic_indexes=(0,),
@@ -106,7 +106,7 @@ class InMemory:
 
 
 def world(objects: int) -> InMemory:
-    """The log, and the listing by prefix."""
+    """Return a store in memory with `objects` listed objects and the coordinator's log."""
     listed: dict[str, list[StoredObject]] = {f"{number:02x}/": [] for number in range(256)}
     for object_id in range(objects):
         key = NAMING.key(0, object_id)
@@ -115,7 +115,7 @@ def world(objects: int) -> InMemory:
 
 
 def naive(bucket: InMemory) -> int:
-    """Two sets of keys."""
+    """Count the orphans as the difference of two sets of object keys."""
     live = set()
     for _, value in bucket.values():
         record = decode_record(value)
@@ -126,7 +126,7 @@ def naive(bucket: InMemory) -> int:
 
 
 def sweep(bucket: InMemory, directory: Path, now_ms: int) -> int:
-    """Listing, log, comparison, plan: how many objects are in it."""
+    """List the store, compare it with the log, plan removals, and return the plan's size."""
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         listing = take_listing(bucket, NAMING, Path(scratch), lambda: now_ms)  # type: ignore[arg-type]
         found = find_orphans(listing, bucket, NAMING)  # type: ignore[arg-type]
@@ -137,14 +137,14 @@ def sweep(bucket: InMemory, directory: Path, now_ms: int) -> int:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and what came of it."""
+    """Return the seconds that `work` took, and its result."""
     began = time.perf_counter()
     result = work()
     return time.perf_counter() - began, result
 
 
 def peak(work: Callable[[], Any]) -> int:
-    """Bytes allocated at once, at most."""
+    """Return the peak of the bytes that `work` has allocated at one time."""
     tracemalloc.start()
     work()
     _, most = tracemalloc.get_traced_memory()

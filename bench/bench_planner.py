@@ -27,7 +27,7 @@ NAIVE_RUNS: Final = 300
 
 
 def least(work: Callable[[], object]) -> float:
-    """Seconds of CPU time."""
+    """Return the least CPU seconds of `work` over several rounds."""
     times = []
     for _ in range(ROUNDS):
         began = time.process_time()

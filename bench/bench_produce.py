@@ -46,7 +46,7 @@ _sent = ProduceRequest.TopicProduceData
 
 
 def a_frame(records: int, partition: int, version: int = 9) -> bytes:
-    """A Produce request with one batch, as a client sends it."""
+    """Return the bytes of a client's Produce request with one batch of `records` records."""
     value = os.urandom(RECORD_BYTES)
     data = build_batch(
         [(None, value, WALL_MS, ()) for _ in range(records)], base_offset=0, leader_epoch=-1
@@ -66,7 +66,7 @@ def a_frame(records: int, partition: int, version: int = 9) -> bytes:
 
 
 def serve(broker: RecordsBroker, frame: Frame) -> Awaitable[bytes | None]:
-    """The answer to one request."""
+    """Pass a request to the broker's handler, and return the awaitable response."""
     header = parse_request_header(frame, {0: 9, 1: 12})
     caller: Any = Caller()
     promised = broker.handlers[header.api_key].serve(caller, header, frame[header.body_at :])
@@ -74,7 +74,7 @@ def serve(broker: RecordsBroker, frame: Frame) -> Awaitable[bytes | None]:
 
 
 async def produce(broker: RecordsBroker, frames: list[memoryview], count: int) -> None:
-    """Send `count` requests, a few at a time."""
+    """Send `count` Produce requests, with a limited number in flight."""
     free = asyncio.Semaphore(IN_FLIGHT * (1 if len(frames[0]) > 100_000 else 20))
 
     async def one(number: int) -> None:
@@ -90,7 +90,7 @@ async def produce(broker: RecordsBroker, frames: list[memoryview], count: int) -
 
 
 async def consume(broker: RecordsBroker, end_offset: int) -> int:
-    """Read every partition to its end; the bytes of all batches."""
+    """Fetch every partition to its end, and return the size of all batches in bytes."""
     size_bytes = 0
     for partition in range(PARTITIONS):
         offset = 0
@@ -106,7 +106,7 @@ async def consume(broker: RecordsBroker, end_offset: int) -> int:
 
 
 def ends_at(answer: bytes) -> tuple[int, int]:
-    """Where a Fetch answer's last batch ends, and the bytes of its batches."""
+    """Return the end offset of a Fetch response's last batch, and the bytes of its batches."""
     found = decode_message(FetchResponse, memoryview(answer)[5:], 12)
     data = found.responses[0].partitions[0].records or b""
     headers = [batch.header for batch in iter_batches(data, verify_crc=False)]
@@ -115,7 +115,7 @@ def ends_at(answer: bytes) -> tuple[int, int]:
 
 
 async def measure(records: int, profile: Callable[[str], Any]) -> None:
-    """Produce and fetch with batches of so many records."""
+    """Measure and print produces and fetches of batches of `records` records."""
     async with ClusterWorld() as world:
         await world.create("t", partitions=PARTITIONS)
         broker = RecordsBroker(world, 1, settings=WriterSettings(commit_interval_ms=5))
@@ -144,7 +144,7 @@ async def measure(records: int, profile: Callable[[str], Any]) -> None:
 
 
 def floor(size_bytes: int) -> float:
-    """Seconds for one checksum and one copy of so many bytes."""
+    """Return the CPU seconds to checksum and copy `size_bytes` bytes once: the lower bound."""
     data = os.urandom(1024 * 1024)
     begun = time.process_time()
     for _ in range(max(1, size_bytes // len(data))):

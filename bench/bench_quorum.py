@@ -62,7 +62,7 @@ def say(text: str) -> None:
 
 
 def ours(cluster: Cluster, connections: int, in_flight: int, records: int, seconds: float) -> Any:
-    """One run of the load against the group's leader."""
+    """Run the load once against the Raft leader of Esker's cluster; return its measurements."""
     port = cluster.ports[cluster.wait_for_leader()]
     return load(
         port=port, connections=connections, in_flight=in_flight, records=records, seconds=seconds
@@ -79,7 +79,7 @@ def load(**work: object) -> Any:
 
 
 def medians(run: Callable[[], dict[str, float]], times: int) -> dict[str, float]:
-    """The median of each figure over several runs."""
+    """Call `run` several times, and return the median of each figure."""
     found = [run() for _ in range(times)]
     return {name: statistics.median(one[name] for one in found) for name in found[0]}
 
@@ -110,7 +110,7 @@ def failover_s(cluster: Cluster, *, frozen: bool = False) -> float:
 
 
 def wait_caught_up(cluster: Cluster, node: int) -> None:
-    """Wait until a replica holds what its leader holds."""
+    """Wait until a replica has all records of its leader's log."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
@@ -126,7 +126,7 @@ def wait_caught_up(cluster: Cluster, node: int) -> None:
 
 
 def fill(cluster: Cluster, records: int) -> None:
-    """Put at least so many records of 100 B into the log."""
+    """Append `records` records of 100 B, in whole batches, to the benchmark log."""
     with cluster.client(cluster.wait_for_leader()) as client:
         values = [os.urandom(100) for _ in range(BATCH)]
         for _ in range(records // BATCH):
@@ -134,7 +134,7 @@ def fill(cluster: Cluster, records: int) -> None:
 
 
 def catch_up_records_per_s(directory: Path, records: int) -> float:
-    """An empty third replica starts: records per second until it holds everything."""
+    """Start an empty third replica, and return its records per second until it has caught up."""
     with Cluster(directory) as cluster:
         cluster.start(1, 2)
         fill(cluster, records)
@@ -147,7 +147,7 @@ def catch_up_records_per_s(directory: Path, records: int) -> float:
 
 
 def restart_s(directory: Path, records: int) -> float:
-    """Kill -9 of all three, start of all three, to the first commit."""
+    """Kill and start all three nodes, and return the seconds until the first commit."""
     with Cluster(directory) as cluster:
         cluster.start()
         fill(cluster, records)
@@ -164,7 +164,7 @@ def line(name: str, own: str, peer: str, ratio: str) -> None:
 
 
 def throughput(directory: Path, runs: int, seconds: float, *, java: bool) -> None:
-    """The rows that load a running quorum, ours and the peers' in turn."""
+    """Print the throughput rows of Esker's quorum and of the compared systems, in turn."""
     missing = etcd.available()
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster(directory / "ours"))
@@ -245,7 +245,7 @@ def against(name: str, own: float, peer: float) -> None:
 def etcd_load(
     directory: Path, connections: int, streams: int, runs: int, seconds: float
 ) -> etcd.Measured:
-    """The median run of etcd under one shape of load."""
+    """Load an etcd cluster several times, and return the run with the median rate."""
     with tempfile.TemporaryDirectory(dir=directory) as home, etcd.Etcd(Path(home)) as cluster:
         cluster.start()
         cluster.leader()
@@ -257,7 +257,7 @@ def etcd_load(
 
 
 def pysyncobj(directory: Path, tuned: bool, records: int, in_flight: int, seconds: float) -> float:
-    """Commands per second; one run, its figures are steady."""
+    """Return the commands per second of a PySyncObj cluster in one run."""
     with (
         tempfile.TemporaryDirectory(dir=directory) as home,
         pysyncobj_cluster.PySyncObj(Path(home), tuned=tuned) as cluster,
@@ -268,7 +268,7 @@ def pysyncobj(directory: Path, tuned: bool, records: int, in_flight: int, second
 def latency(
     directory: Path, found: dict[str, float], missing: str | None, runs: int, seconds: float
 ) -> None:
-    """One commit at a time, against the floor and etcd."""
+    """Print the latency of single commits beside the disk's lower bound and etcd's latency."""
     flush, trip = floor.parallel_flush_ms(directory), floor.round_trip_ms()
     line("one at a time", f"p50 {found['p50_ms']:.3f} ms", "", f"p99 {found['p99_ms']:.2f} ms")
     lowest = flush + trip
@@ -286,7 +286,7 @@ def latency(
 
 
 def recovery(directory: Path, failovers: int, catch_up: int, restart: int) -> None:
-    """The rows about nodes that die and come back."""
+    """Print the rows on failover, catch-up of an empty replica, and restart."""
     with Cluster(directory / "failover") as cluster:
         cluster.start()
         times = [failover_s(cluster) for _ in range(failovers)]

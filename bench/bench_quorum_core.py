@@ -49,7 +49,7 @@ EPOCH: Final = Epoch(1)
 
 
 def elect() -> Quorum:
-    """A leader of epoch 1 whose first record is committed."""
+    """Return the Raft core of a leader of epoch 1 whose first record is committed."""
     quorum = Quorum(
         identity=ReplicaKey(NodeId(1)),
         cluster_id=None,
@@ -76,7 +76,7 @@ def elect() -> Quorum:
 
 
 def fetch(quorum: Quorum, node: int, correlation: int) -> None:
-    """A follower fetches from the end of the leader's log."""
+    """Give the leader a follower's Fetch request from the end of the leader's log."""
     log = quorum.log
     request = FetchRequest(
         cluster_id=None,
@@ -91,7 +91,7 @@ def fetch(quorum: Quorum, node: int, correlation: int) -> None:
 
 
 def commit(together: int, proposals: int) -> float:
-    """Microseconds of each proposal, when so many share a step."""
+    """Return the CPU microseconds per proposal, with `together` proposals in each step."""
     quorum = elect()
     batch = (NewBatch(1, 100, b""),)
     event = Propose(tuple(Proposal(i, EPOCH, None, batch) for i in range(together)))
@@ -107,7 +107,7 @@ def commit(together: int, proposals: int) -> float:
 
 
 def values_alone(proposals: int) -> float:
-    """The limit: two tuples and two appends to lists for each proposal."""
+    """Return the lower bound in CPU microseconds: two tuples and two list appends per proposal."""
     batches: list[Batch] = []
     answers: list[Accepted] = []
     began = time.process_time()

@@ -71,7 +71,7 @@ class OneLog:
 
 
 def prepare(directory: Path, batches: int, partitions: int) -> World:
-    """The log and the Parquet files, unless they are there already."""
+    """Write the log and the Parquet files, unless a run before has written them."""
     world = make_world(batches, partitions)
     done = directory / f"{batches}-{partitions}"
     if not done.exists():
@@ -85,7 +85,7 @@ def prepare(directory: Path, batches: int, partitions: int) -> World:
 
 
 def write_settings(world: World, directory: Path) -> None:
-    """The cluster's log: topics, and what each keeps."""
+    """Write the cluster's log with the topics and their retention settings."""
     from raft.segments.log import Log, LogConfig
     from records.batch_writer import build_value_batch
     from records.frame import encode_record
@@ -113,14 +113,14 @@ def write_settings(world: World, directory: Path) -> None:
 
 
 def plan(directory: Path, engine: Engine, digests: Path | None) -> Plan:
-    """Ours."""
+    """Return Esker's retention plan for the logs in a directory."""
     return sweep.make_plan(
         OneLog(directory), now_ms=NOW_MS, engine=engine, digest_cache=DigestCache(digests)
     )
 
 
 def starts_of(made: Plan, world: World) -> Starts:
-    """New log starts of all partitions, by number."""
+    """Return the plan's new log start of each partition, by the partition's number."""
     number = {topic_id: i for i, topic_id in enumerate(topic_ids(world))}
     found = np.zeros(world.partitions, np.int64)
     for row in made.rows:
@@ -129,7 +129,7 @@ def starts_of(made: Plan, world: World) -> Starts:
 
 
 def least(work: Callable[[], Any], rounds: int = ROUNDS) -> tuple[float, Any]:
-    """Seconds, and what was found."""
+    """Return the least seconds of `work` over the rounds, and its last result."""
     times = []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -162,7 +162,7 @@ class Table:
 
 
 def peers(table: Table, directory: Path, limits: Limits) -> None:
-    """Everybody else, and the effect that they find."""
+    """Measure other implementations, such as DuckDB and pandas, and add their rows."""
     runs, objects = directory / "runs", directory / "objects.parquet"
     for form in ("windows", "digests"):
         seconds, found = least(lambda form=form: duckdb_starts(runs, limits, form))  # type: ignore[misc]
@@ -176,7 +176,7 @@ def peers(table: Table, directory: Path, limits: Limits) -> None:
 
 
 def local(table: Table, directory: Path) -> Plan:
-    """This process alone."""
+    """Measure plans by the local engine, add their rows to the table, and return the plan."""
     with tempfile.TemporaryDirectory() as name:
         kept = Path(name)
 
@@ -191,7 +191,7 @@ def local(table: Table, directory: Path) -> Plan:
 
 
 def spark(table: Table, directory: Path) -> None:
-    """A session that has been used before; then whole processes."""
+    """Measure plans in a used Spark session and in new processes, and add their rows."""
     from spark_jobs.session.spark_session import start_session, stop_session
 
     with tempfile.TemporaryDirectory() as name:
@@ -221,7 +221,7 @@ def spark(table: Table, directory: Path) -> None:
 
 
 def cold(directory: Path, digests: Path) -> None:
-    """What a cold process does: a session, one plan."""
+    """Start a Spark session and make one plan: the work of a new process."""
     from spark_jobs.session.spark_session import start_session, stop_session
 
     session = start_session(app="bench", memory=MEMORY)
@@ -257,7 +257,7 @@ def main() -> None:
 
 
 def run(directory: Path, options: argparse.Namespace) -> None:
-    """The whole table, then the ratios."""
+    """Measure and print all rows of the table, then the ratios."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -58,7 +58,7 @@ class BenchCluster(Cluster):
         super().__init__(directory, state="kv", snapshots=NEVER, log_starts=SOON)
 
     def empty(self, node: int) -> None:
-        """A stopped node gets another, empty directory."""
+        """Format a new, empty log directory for a stopped node."""
         self.wiped += 1
         self.format(node)
 
@@ -66,7 +66,7 @@ class BenchCluster(Cluster):
         return self.directory / (f"{node}-{self.wiped}" if node == 3 else str(node))
 
     def said(self, node: int) -> Any:
-        """What a node says of the group's log and checkpoints; None while it says nothing."""
+        """Return a node's description of its log and checkpoints, or None if the request fails."""
         try:
             with Client("127.0.0.1", self.ports[node], timeout_s=30) as client:
                 group = client.snapshots(TOPIC)
@@ -76,7 +76,7 @@ class BenchCluster(Cluster):
 
 
 def fill(cluster: Cluster, records: int, value_bytes: int) -> None:
-    """Keyed records of random bytes, until the state has so many."""
+    """Append keyed records of random bytes until the state has `records` keys."""
     each = max(1, BATCH_BYTES // value_bytes)
     with Client("127.0.0.1", cluster.ports[cluster.wait_for_leader()], timeout_s=60) as client:
         for first in range(0, records, each):
@@ -88,7 +88,7 @@ def fill(cluster: Cluster, records: int, value_bytes: int) -> None:
 
 
 def until(condition: Callable[[], bool], what: str, *, timeout_s: float = 300) -> None:
-    """Ask again and again, not so often that the asking is felt."""
+    """Wait until a condition holds, and check it every 50 ms."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -99,7 +99,7 @@ def until(condition: Callable[[], bool], what: str, *, timeout_s: float = 300) -
 
 
 def rss_bytes(pid: int) -> int:
-    """Anonymous memory of a process, in bytes; 0 once it is gone."""
+    """Return a process's anonymous memory in bytes, or 0 if the process has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -111,7 +111,7 @@ def rss_bytes(pid: int) -> int:
 
 @contextmanager
 def highest(pid: int) -> Iterator[list[int]]:
-    """Samples a process's memory; afterwards the list holds the first and the highest."""
+    """Sample a process's memory in a `with` block; yield a list of first and highest value."""
     found = [rss_bytes(pid), 0]
     stop = threading.Event()
 
@@ -129,7 +129,7 @@ def highest(pid: int) -> Iterator[list[int]]:
 
 
 def start_load(port: int, in_flight: int, seconds: float) -> subprocess.Popen[str]:
-    """Commits of 100 B each; its figures are on its standard output."""
+    """Start a process that commits records of 100 B, and prints its figures at the end."""
     work = {"port": port, "connections": 1, "in_flight": in_flight, "records": 1}
     work |= {"seconds": seconds, "warm_up_s": WARM_UP_S}  # type: ignore[dict-item]
     return subprocess.Popen(
@@ -145,7 +145,7 @@ def p99_ms(load: subprocess.Popen[str]) -> float:
 
 
 def disk_mb_per_s(directory: Path, size_bytes: int) -> float:
-    """Sequential writing with an fdatasync every 8 MiB."""
+    """Return the MB/s of sequential writes with an fdatasync every 8 MiB."""
     block = os.urandom(8 * 1024 * 1024)
     path = directory / "disk"
     began = time.perf_counter()
@@ -163,7 +163,7 @@ def disk_mb_per_s(directory: Path, size_bytes: int) -> float:
 
 
 def generate(cluster: BenchCluster, leader: int) -> tuple[float, int]:
-    """Take a checkpoint on the leader. Returns its seconds and bytes."""
+    """Take a checkpoint on the leader, and return the seconds taken and the checkpoint's bytes."""
     with Client("127.0.0.1", cluster.ports[leader], timeout_s=300) as client:
         began = time.perf_counter()
         taken = client.take_snapshot(TOPIC, 300_000)
@@ -175,7 +175,7 @@ def generate(cluster: BenchCluster, leader: int) -> tuple[float, int]:
 def under_load(
     cluster: BenchCluster, leader: int, seconds: float, work: Callable[[Callable[[], None]], object]
 ) -> dict[str, float]:
-    """p99 of commits by load, while `work` goes on; it calls what it is given when it begins."""
+    """Return the p99 of commits for each load while `work` runs, which starts the load."""
     found = {}
     for name, in_flight in LOADS:
         loads: list[subprocess.Popen[str]] = []
@@ -191,7 +191,7 @@ def under_load(
 def come_up(
     cluster: BenchCluster, leader: int, begin: Callable[[], None] = lambda: None
 ) -> tuple[float, list[int], int]:
-    """An empty node 3 to caught up and loaded: seconds, memory, memory afterwards. Then it goes."""
+    """Start node 3 empty; return seconds until caught up, memory meanwhile, and memory after."""
     cluster.empty(3)
     end_offset = cluster.said(leader).high_watermark
     installed = cluster.output(3).count("action=install_snapshot") if cluster.wiped > 1 else 0
@@ -216,7 +216,7 @@ def applied(cluster: BenchCluster, node: int) -> int:
 
 
 def run(directory: Path, records: int, value_bytes: int, seconds: float, peer: int) -> None:
-    """All rows."""
+    """Measure and print all rows of the checkpoint benchmark."""
     small_entries(directory / "small", records)
     with BenchCluster(directory / "large") as cluster:
         cluster.start(1, 2)
@@ -238,7 +238,7 @@ def run(directory: Path, records: int, value_bytes: int, seconds: float, peer: i
 
 
 def small_entries(directory: Path, records: int) -> None:
-    """Generation where it is bound by the number of records."""
+    """Measure and print how fast a checkpoint of many small records is generated."""
     with BenchCluster(directory) as cluster:
         cluster.start(1, 2)
         fill(cluster, records, SMALL_BYTES)
@@ -304,7 +304,7 @@ def rows_of_serving(
 
 
 def log_of_fetch(cluster: BenchCluster) -> None:
-    """How much of it was the network and the disk, by the node's own words."""
+    """Print the part of the catch-up that node 3 logged as its snapshot fetch."""
     for text in cluster.output(3).splitlines():
         if "action=fetched_snapshot" in text and f"group={TOPIC}" in text:
             say(f"  of that {text.partition('action=')[2]}")

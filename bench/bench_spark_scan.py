@@ -67,15 +67,15 @@ class Transport(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """For `format`."""
+        """Return the name of the data source, for Spark's `format` method."""
         return "transport"
 
     def schema(self) -> StructType:
-        """Of the batch in the file."""
+        """Return the schema of the Arrow batch in the file that the options name."""
         return from_arrow_schema(_one_batch(self.options["path"]).schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 (Spark's keyword)
-        """Reads it `times`."""
+        """Return a reader that yields the file's batch as often as the option `times` says."""
         return TransportReader(self.options["path"], int(self.options["times"]))
 
 
@@ -87,11 +87,11 @@ class TransportReader(DataSourceReader):
         self.times = times
 
     def partitions(self) -> list[InputPartition]:
-        """A task a core."""
+        """Return one input partition for each of Spark's parallel tasks."""
         return [InputPartition(i) for i in range(TASKS)]
 
     def read(self, _: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Its share."""
+        """Yield the batch as many times as one task's share requires."""
         batch = _one_batch(self.path)
         for _ in range(self.times // TASKS):
             yield batch
@@ -110,7 +110,7 @@ class Measured(NamedTuple):
 
 
 def least(work: Callable[[], object]) -> Measured:
-    """After a round that is thrown away."""
+    """Return the least time and CPU time of `work`, after one round that is not counted."""
     found = []
     for _ in range(ROUNDS + 1):
         gc.collect()
@@ -121,7 +121,7 @@ def least(work: Callable[[], object]) -> Measured:
 
 
 def cpu_seconds() -> float:
-    """Of this process, its JVM and its Python workers, those that have ended included."""
+    """Return the CPU seconds of this process and its descendants, ended ones included."""
     own = os.getpid()
     parents, used = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -140,7 +140,7 @@ def cpu_seconds() -> float:
 
 
 def write_log(directory: Path, rows: int, seed: int) -> None:
-    """A node's log directory."""
+    """Write a node's log directory with a generated coordinator log."""
     world = make_world(rows, PARTITIONS, seed)
     end = write_world(world, directory / LOG, segment_bytes=SEGMENT_BYTES)
     files = RealFileSystem()
@@ -150,7 +150,7 @@ def write_log(directory: Path, rows: int, seed: int) -> None:
 
 
 def arrow_batches(directory: Path) -> Iterator[pa.RecordBatch]:
-    """What tasks hand over, without Spark."""
+    """Yield the Arrow batches that Spark's tasks would read, without Spark."""
     options = parse_options({"logDir": str(directory), "log": LOG, "table": TABLE})
     reader = LogReader(options)
     for partition in reader.partitions():
@@ -158,7 +158,7 @@ def arrow_batches(directory: Path) -> Iterator[pa.RecordBatch]:
 
 
 def write_parquet(directory: Path, target: Path) -> int:
-    """The same rows, decoded. How many."""
+    """Write the log's decoded rows as Parquet files, and return the number of rows."""
     target.mkdir()
     table = pa.Table.from_batches(arrow_batches(directory))
     rows = -(-table.num_rows // PARQUET_FILES)
@@ -168,7 +168,7 @@ def write_parquet(directory: Path, target: Path) -> int:
 
 
 def to_nowhere(frame: DataFrame) -> None:
-    """Every row, every column."""
+    """Make Spark compute every row and column of a data frame, and discard the result."""
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -186,7 +186,7 @@ def main() -> None:
 
 
 def measure(home: Path, rows: int, seed: int) -> None:
-    """Make the log, ask everybody, print."""
+    """Write the log, measure each reader of its rows, and print the results."""
     node, parquet, arrow = home / "node", home / "parquet", home / "batch.arrow"
     write_log(node, rows, seed)
     count = write_parquet(node, parquet)
@@ -243,7 +243,7 @@ def measure(home: Path, rows: int, seed: int) -> None:
 
 
 def without_spark(parquet: Path, report: Callable[[str, Measured], None]) -> None:
-    """pandas and DuckDB, on the same Parquet files."""
+    """Measure pandas and DuckDB on the same Parquet files, and report the results."""
     import duckdb
     import pandas as pd
 

@@ -32,12 +32,12 @@ HEADING: Final = f"{'':12}{'session':>9}{'first job':>11}{'second job':>12}{'end
 
 
 def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The smallest task that runs Python."""
+    """Yield the batches unchanged: the smallest task that runs Python."""
     yield from batches
 
 
 def jobs(session: SparkSession) -> None:
-    """Both, in a child process; their times go to its output."""
+    """Run a JVM job and a Python job in the session, and print the times around each job."""
     tell()
     session.range(10).count()
     tell()
@@ -46,12 +46,12 @@ def jobs(session: SparkSession) -> None:
 
 
 def tell() -> None:
-    """By the clock that the parent has, too."""
+    """Print the monotonic time, which the parent process can compare with its own."""
     print(time.monotonic(), flush=True)
 
 
 def child(kind: str) -> None:
-    """One process that starts Spark."""
+    """Start Spark with PySpark's or Esker's settings, and run the jobs."""
     if kind == "default":
         from pyspark.sql import SparkSession
 
@@ -72,7 +72,7 @@ def child(kind: str) -> None:
 
 
 def measure(kind: str, cache: str) -> list[float]:
-    """Seconds from the start to each sign of life, and to the end; of CPU time."""
+    """Run a child that starts Spark; return seconds to each printed time, total and CPU seconds."""
     command = [sys.executable, "-m", "bench.bench_spark_start", "--child", kind]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.monotonic()
@@ -88,7 +88,7 @@ def measure(kind: str, cache: str) -> list[float]:
 
 
 def show(kind: str, times: list[float]) -> None:
-    """A row."""
+    """Print a row with the times of one kind of start."""
     session, first, second, end, cpu = times
     print(
         f"{kind:12}{session:8.1f}s{first:10.1f}s{second:11.1f}s{end:7.1f}s{cpu:7.1f}s", flush=True

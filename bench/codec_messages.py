@@ -16,7 +16,7 @@ from records.schema import Message
 
 
 def rpc_messages() -> list[tuple[str, Message, int]]:
-    """Each with its title and the version it is written at."""
+    """Return Kafka messages to measure, each with a title and the version to encode with."""
     return [
         ("Produce request 1 x 1 KiB", _produce(1, 1024), 9),
         ("Produce request 10 x 1 KiB", _produce(10, 1024), 9),

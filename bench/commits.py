@@ -64,7 +64,7 @@ def topic_name(number: int) -> str:
 async def uploader(
     load: Load, index: int, sender: Sender, times: list[tuple[float, float]]
 ) -> None:
-    """One closed loop."""
+    """Commit objects one after the other until the load ends, and add their times to `times`."""
     client = CoordinatorClient([(host, port) for host, port in load.addresses])
     began = time.perf_counter()
     end = began + load.warm_up_s + load.seconds
@@ -100,7 +100,7 @@ def _over(load: Load, count: int, end: float) -> bool:
 def _object(
     load: Load, index: int, sender: Sender, lease_id: int, object_id: int, count: int
 ) -> CommitBatchesRequest:
-    """The request of the uploader's `count`th object."""
+    """Build the commit request of an uploader's `count`th object."""
     first = index * load.partitions
     now_ms = time.time_ns() // 1_000_000
     producer = sender.broker_id * 100_000 if load.idempotent else -1
@@ -139,7 +139,7 @@ def _object(
 
 
 async def work(load: Load) -> dict[str, Any]:
-    """All uploaders side by side."""
+    """Run all uploaders of the load concurrently, and return their times and CPU seconds."""
     addresses = [(host, port) for host, port in load.addresses]
     brokers = await register(addresses, *(load.topic * 100 + i for i in range(load.uploaders)))
     name, partitions = topic_name(load.topic), load.uploaders * load.partitions
@@ -163,7 +163,7 @@ async def work(load: Load) -> dict[str, Any]:
 
 
 def as_json(load: Load) -> str:
-    """The command's argument."""
+    """Return the load as the JSON argument of this module's command."""
     return json.dumps(asdict(load))
 
 

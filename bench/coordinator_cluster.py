@@ -42,7 +42,7 @@ class Cluster(Quorum):
         return [["127.0.0.1", self.ports[node]] for node in NODES]
 
     def load(self, **shape: Any) -> subprocess.Popen[str]:
-        """Uploaders at work, in a process of their own."""
+        """Start a process that runs uploaders, and return the process."""
         return subprocess.Popen(
             [sys.executable, "-m", "bench.commits",
              as_json(Load(addresses=self.addresses, **shape))],
@@ -50,7 +50,7 @@ class Cluster(Quorum):
         )  # fmt: skip
 
     def stop(self, node: int) -> None:
-        """With its farewell: all that it has applied is then in its file."""
+        """Stop a node cleanly with SIGTERM, so that its file has all that it applied."""
         process = self.processes.pop(node)
         process.terminate()
         process.wait(60)
@@ -61,7 +61,7 @@ class Cluster(Quorum):
         return found.partition.leader_id
 
     def group(self, node: int) -> DescribeSnapshotsResponse.Group:
-        """What a node says of its replica."""
+        """Return a node's description of its replica of the coordinator partition."""
         topic = DescribeSnapshotsRequest.Topic(topic_name=GROUP, partitions=(0,))
 
         async def ask() -> DescribeSnapshotsResponse:
@@ -72,7 +72,7 @@ class Cluster(Quorum):
         return run(ask()).groups[0]
 
     def wait_until_it_answers(self, node: int, *, timeout_s: float = 60) -> None:
-        """A node that was started has its groups."""
+        """Wait until a started node describes its replica of the coordinator partition."""
         deadline = time.perf_counter() + timeout_s
         while True:
             try:
@@ -84,7 +84,7 @@ class Cluster(Quorum):
                 time.sleep(0.05)
 
     def wait_until_applied(self, *, timeout_s: float = 300) -> float:
-        """Seconds until all replicas have applied what is committed now."""
+        """Wait until all replicas have applied the committed records, and return the seconds."""
         began = time.perf_counter()
         committed = max(self.group(node).high_watermark for node in NODES)
         for node in NODES:
@@ -94,7 +94,7 @@ class Cluster(Quorum):
         return time.perf_counter() - began
 
     def take_snapshot(self, node: int) -> tuple[float, int]:
-        """Seconds and bytes of a checkpoint."""
+        """Take a checkpoint on a node, and return the seconds taken and the checkpoint's bytes."""
 
         async def ask() -> TakeSnapshotResponse:
             async with await open_rpc("127.0.0.1", self.ports[node], timeout_ms=120_000) as rpc:
@@ -109,7 +109,7 @@ class Cluster(Quorum):
         return time.perf_counter() - began, answer.size
 
     def cpu_s(self) -> dict[int, float]:
-        """CPU seconds of every node so far."""
+        """Return the CPU seconds that each node has used so far, by node id."""
         ticks = {}
         for node in NODES:
             fields = Path(f"/proc/{self.processes[node].pid}/stat").read_text().split()
@@ -117,13 +117,13 @@ class Cluster(Quorum):
         return ticks
 
     def memory_mb(self, node: int, kind: str = "VmRSS") -> float:
-        """Resident memory of a node's process; `VmHWM`: the most it ever had."""
+        """Return a node's resident memory in MiB, or its peak if `kind` is `VmHWM`."""
         status = Path(f"/proc/{self.processes[node].pid}/status").read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if kind in line) / 1024
 
 
 def result(process: subprocess.Popen[str]) -> Any:
-    """What a load printed."""
+    """Wait for a load's process to end, and return the JSON document that it printed."""
     out, _ = process.communicate()
     if process.returncode:
         raise SystemExit("the load failed")
@@ -131,7 +131,7 @@ def result(process: subprocess.Popen[str]) -> Any:
 
 
 def fill(cluster: Cluster, runs: int) -> None:
-    """Runs that nobody commits to: the largest objects there are."""
+    """Commit `runs` runs to a topic of its own, in objects of up to 10,000 runs each."""
     partitions = min(FILL_PARTITIONS, runs)
     objects = -(-runs // partitions)
     began = time.perf_counter()

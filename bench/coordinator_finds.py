@@ -33,7 +33,7 @@ SEED: Final = 20_240_501  # of the offsets that are looked for
 def questions(
     topic_id: UUID, runs: int, count: int = FINDS, seed: int = SEED
 ) -> list[FindBatchesRequest]:
-    """One run each, anywhere in what `fill` has made: as large an answer whatever there is."""
+    """Return requests that each find one run at a random offset of the topic that `fill` made."""
     partitions = min(FILL_PARTITIONS, runs)
     records = runs // partitions * RECORDS
     rng, asked = random.Random(seed), FindBatchesRequest.Topic
@@ -66,7 +66,7 @@ class Found(NamedTuple):
 
 
 def find(cluster: Cluster, runs: int) -> Found:
-    """findBatches, by RPC and in process."""
+    """Measure and print FindBatches by RPC, and on a replica's state in this process."""
     addresses = [(host, port) for host, port in cluster.addresses]
     topic_id = run(create_topic(addresses, topic_name(FILL_TOPIC), partitions=1))  # it exists
     asked = questions(topic_id, runs)
@@ -95,7 +95,7 @@ def find(cluster: Cluster, runs: int) -> Found:
 def in_process(
     cluster: Cluster, node: int, topic_id: UUID, runs: int
 ) -> tuple[list[float], list[float]]:
-    """Sorted times in ms on a replica's state, its cache empty, and full of what others asked.
+    """Return sorted lookup times in ms on a replica's state, with a cold and a warm cache.
 
     The node is stopped, and started afterwards.
     """

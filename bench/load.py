@@ -56,7 +56,7 @@ class Result:
 
 
 def request_template(load: Load) -> tuple[int, bytes]:
-    """The length and the bytes after the correlation id of a request."""
+    """Return a Produce request's length, and its bytes after the correlation id."""
     values = [os.urandom(load.record_bytes) for _ in range(load.records)]
     if load.keyed:
         rows = [(b"k0000", value, 0, ()) for value in values]
@@ -117,7 +117,7 @@ class Sender(asyncio.Protocol):
 
 
 async def drive(load: Load) -> Result:
-    """Run the load and measure after the warm-up."""
+    """Run the load, and return the figures measured after the warm-up."""
     loop = asyncio.get_running_loop()
     size, body = request_template(load)
     latencies: list[float] = []

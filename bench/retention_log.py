@@ -55,12 +55,12 @@ class World:
 
     @property
     def partitions(self) -> int:
-        """How many there are; of each topic `PARTITIONS_OF_TOPIC`."""
+        """Return the number of partitions of all topics."""
         return len(self.topics) * PARTITIONS_OF_TOPIC
 
 
 def make_world(batches: int, partitions: int, seed: int = SEED) -> World:
-    """The same numbers for the same seed."""
+    """Generate a world of batches and partitions, the same for the same seed."""
     rng = np.random.default_rng(seed)
     objects = batches // BATCHES_OF_OBJECT
     weights = rng.lognormal(0, 1.2, partitions)
@@ -98,7 +98,7 @@ def make_world(batches: int, partitions: int, seed: int = SEED) -> World:
 
 
 def write_world(world: World, directory: Path, *, segment_bytes: int) -> int:
-    """The log, in a directory that is made. Its end offset."""
+    """Write the world's log to a new directory, and return the log's end offset."""
     directory.mkdir(parents=True)
     log = Log.create(
         RealFileSystem(), directory, LogConfig(segment_bytes=segment_bytes), start_offset=0
@@ -158,7 +158,7 @@ def _values(world: World) -> Iterator[bytes]:
 
 
 def write_parquet(world: World, directory: Path) -> int:
-    """The runs, a file for each twentieth of them, as a table that somebody made of the log.
+    """Write the world's runs as twenty Parquet files, and return the number of runs.
 
     Batches of one partition in one object lie back to back, so they are one run. Returns how many.
     """
@@ -187,5 +187,5 @@ def write_parquet(world: World, directory: Path) -> int:
 
 
 def topic_ids(world: World) -> list[str]:
-    """As Kafka writes them."""
+    """Return the topic ids in Kafka's base64 text form."""
     return [encode_uuid(topic) for topic in world.topics]

@@ -31,7 +31,7 @@ class Limits:
         self.keep_bytes = np.repeat(world.retention_bytes, PARTITIONS_OF_TOPIC)
 
     def table(self) -> pa.Table:
-        """As a table: younger than `cutoff` stays; null: no limit."""
+        """Return the limits by partition as an Arrow table, where null means no limit."""
         cutoff = [None if keep < 0 else NOW_MS - keep for keep in self.keep_ms.tolist()]
         keep = [None if keep < 0 else keep for keep in self.keep_bytes.tolist()]
         return pa.table(
@@ -118,7 +118,7 @@ def _connected(**tables: pa.Table) -> Any:
 
 
 def duckdb_starts(runs: Path, limits: Limits, form: str) -> Starts:
-    """DuckDB's, in one of two forms."""
+    """Return the log starts that DuckDB computes, by one of two forms of query."""
     query = WINDOWS if form == "windows" else DIGESTS
     with _connected(limits=limits.table()) as connection:
         found = connection.execute(query.format(runs=runs / "*.parquet")).fetchnumpy()
@@ -128,7 +128,7 @@ def duckdb_starts(runs: Path, limits: Limits, form: str) -> Starts:
 
 
 def duckdb_effect(runs: Path, objects: Path, starts: Starts) -> Any:
-    """Objects that become free, their bytes, and the dead bytes of the others."""
+    """Return the freed objects, their bytes, and the dead bytes of the other objects."""
     table = pa.table({"partition": np.arange(len(starts), dtype=np.int32), "log_start": starts})
     with _connected(starts=table) as connection:
         return connection.execute(
@@ -137,7 +137,7 @@ def duckdb_effect(runs: Path, objects: Path, starts: Starts) -> Any:
 
 
 def planner_starts(runs: Path, limits: Limits) -> Starts:
-    """The coordinator's planner, over all runs at once."""
+    """Return the log starts that the coordinator's planner computes from all runs in memory."""
     table = ds.dataset(runs).to_table(
         columns=["partition", "last_offset", "timestamp", "byte_size"]
     )
@@ -160,7 +160,7 @@ def planner_starts(runs: Path, limits: Limits) -> Starts:
 
 
 def pandas_starts(runs: Path, limits: Limits) -> Starts:
-    """pandas, as one would write it."""
+    """Return the log starts that pandas computes with plain data-frame operations."""
     import pandas as pd
 
     frame = pd.read_parquet(runs).sort_values(["partition", "last_offset"], kind="stable")

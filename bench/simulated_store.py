@@ -32,7 +32,7 @@ class SimulatedStorage:
 
     @classmethod
     def configured(cls, values: Mapping[str, Any]) -> Self:
-        """Over the directory that these settings name."""
+        """Create the simulated store over the directory that the settings name."""
         return cls(DirectoryStorage.configured(values))
 
     async def _wait(self) -> None:

@@ -21,13 +21,13 @@ from tests.raft.driver.cluster import free_ports
 
 
 def available() -> str | None:
-    """None if etcd can be run and loaded; else what is missing."""
+    """Return None if etcd and h2load are installed, else a message that names missing ones."""
     missing = [name for name in ("etcd", "h2load") if shutil.which(name) is None]
     return f"{', '.join(missing)} not installed" if missing else None
 
 
 def put_request(key: int, value_bytes: int) -> bytes:
-    """A PutRequest as protobuf: key (1) and value (2).
+    """Encode an etcd PutRequest as protobuf: key in field 1 and value in field 2.
 
     >>> put_request(1, 2)
     b'\\n\\x05k0001\\x12\\x02\\x00\\x00'
@@ -36,7 +36,7 @@ def put_request(key: int, value_bytes: int) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """A length-delimited protobuf field."""
+    """Encode a length-delimited protobuf field."""
     length, size = b"", len(data)
     while size > 0x7F:
         length += bytes([size & 0x7F | 0x80])
@@ -80,7 +80,7 @@ class Etcd:
                 )  # fmt: skip
 
     def leader(self, *, timeout_s: float = 30) -> int:
-        """The node that leads; waits for one."""
+        """Wait until etcd has a leader, and return the leader's node number."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             for node in self.processes:
@@ -91,7 +91,7 @@ class Etcd:
         raise AssertionError("etcd elected nobody")
 
     def put(self, node: int) -> bool:
-        """One put through a node: did it succeed?"""
+        """Put a key through a node, and return whether the put succeeded."""
         answer = self._post(node, "kv/put", {"key": "Zm9v", "value": "YmFy"}, timeout_s=1)
         return answer is not None and "header" in answer
 
@@ -110,7 +110,7 @@ class Etcd:
     def load(
         self, *, connections: int, streams: int, value_bytes: int, seconds: float, puts: int = 1
     ) -> Measured:
-        """Calls to the leader, `connections` x `streams` of them in flight.
+        """Call the leader with `connections` x `streams` calls in flight, and return the figures.
 
         Args:  puts: of each call; above 1 it is a transaction, of keys that are all different.
         """
@@ -142,7 +142,7 @@ class Etcd:
         )
 
     def failover_s(self) -> float:
-        """Kill -9 of the leader to the first put through a survivor; then it is restarted."""
+        """Kill the leader; return the seconds to a survivor's first put, and restart the node."""
         leader = self.leader()
         began = time.monotonic()
         process = self.processes.pop(leader)

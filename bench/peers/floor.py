@@ -21,7 +21,7 @@ PING: Final = bytes(104)
 
 
 def flushes(directory: Path, seconds: float) -> float:
-    """The median milliseconds of a 4 KiB append and its fdatasync, one after the other."""
+    """Return the median milliseconds of a 4 KiB append followed by fdatasync."""
     times = []
     fd = os.open(directory / f"floor-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     end = time.perf_counter() + seconds
@@ -34,7 +34,7 @@ def flushes(directory: Path, seconds: float) -> float:
 
 
 def parallel_flush_ms(directory: Path, *, processes: int = 3, seconds: float = 1.0) -> float:
-    """The same with as many processes as the quorum has, all flushing at once."""
+    """Return the median milliseconds of an append and fdatasync in concurrent processes."""
     running = [
         subprocess.Popen(
             [sys.executable, "-m", "bench.peers.floor", str(directory), str(seconds)],
@@ -47,7 +47,7 @@ def parallel_flush_ms(directory: Path, *, processes: int = 3, seconds: float = 1
 
 
 def round_trip_ms(*, count: int = 3_000) -> float:
-    """The median of a small request and its echo over loopback, both ends in this process."""
+    """Return the median ms of a small request and its echo over loopback in this process."""
     factory = loop_factory() or asyncio.new_event_loop
     loop = factory()
     try:

@@ -26,7 +26,7 @@ _LINE: Final = re.compile(r"Throughput \(bytes/second\): ([\d.]+)")
 
 
 def records_per_s(directory: Path) -> float | str:
-    """What the leader says of itself, or why it cannot be asked here."""
+    """Return the records per second of a KRaft leader, or the reason why Kafka cannot run."""
     try:
         kafka = Kafka(fetch())
     except (KafkaMissingError, KafkaSetupError) as error:

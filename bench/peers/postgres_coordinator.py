@@ -76,7 +76,7 @@ def commit(
     broker_id: int,
     batches: list[PeerBatch],
 ) -> list[tuple[int, int]]:
-    """Commit one object; error code and base offset of each batch."""
+    """Commit one object, and return the error code and base offset of each batch."""
     now_ms = time.time_ns() // 1_000_000
     named = sorted({batch.partition for batch in batches})
     pairs = sorted({(b.partition, b.producer_id) for b in batches if b.producer_id >= 0})
@@ -140,7 +140,7 @@ def decide(
     watermarks: dict[int, int],
     producers: dict[tuple[int, int], Producer],
 ) -> tuple[list[tuple[int, int]], list[Run]]:
-    """Outcome of each batch, and the accepted ones as runs; both dicts are brought up to date."""
+    """Return each batch's outcome, and the accepted batches as runs; update both dictionaries."""
     outcomes: list[tuple[int, int]] = []
     runs: list[Run] = []
     for batch in batches:
@@ -202,13 +202,13 @@ def decide(
 
 
 def binaries() -> Path | None:
-    """Where Debian's newest PostgreSQL has its programs."""
+    """Return the directory of programs of Debian's newest PostgreSQL, or None without one."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
     return found[-1].parent if found else None
 
 
 def available() -> str | None:
-    """None if PostgreSQL can be run; else what is missing."""
+    """Return None if PostgreSQL can be run, else a message that names what is missing."""
     if binaries() is None:
         return "postgresql not installed"
     if os.geteuid() == 0 and shutil.which("runuser") is None:
@@ -273,22 +273,22 @@ class Postgres:
 
     @property
     def where(self) -> str:
-        """As a connection string."""
+        """Return the server's address as a PostgreSQL connection string."""
         return f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection whose every transaction is durable when it is over."""
+        """Open a connection to the server, on which every committed transaction is durable."""
         return psycopg.connect(self.where, autocommit=True)
 
     def create_partitions(self, count: int) -> None:
-        """Partitions 0 to count - 1, empty."""
+        """Create empty partitions with the numbers 0 to `count` - 1."""
         with self.connect() as connection:
             connection.execute(
                 "INSERT INTO partitions (partition) SELECT generate_series(0, %s)", (count - 1,)
             )
 
     def fill(self, runs: int, partitions: int) -> None:
-        """Runs of 40 offsets as if they had been committed, 50 an object."""
+        """Insert committed runs of 40 offsets each, with 50 runs in each object."""
         with self.connect() as connection:
             connection.execute(
                 "INSERT INTO runs SELECT n %% %s, n / %s * 40 + 39, n / %s * 40, n / 50, 0, 4000,"
@@ -307,7 +307,7 @@ class Postgres:
             connection.execute("VACUUM ANALYZE")
 
     def load(self, uploaders: list[Uploader]) -> list[dict[str, Any]]:
-        """Run uploaders side by side, each a process, and collect what they print."""
+        """Run each uploader in a process of its own, and return the results that they print."""
         started = [
             subprocess.Popen(
                 [sys.executable, "-m", "bench.peers.postgres_coordinator",
@@ -333,7 +333,7 @@ class Uploader:
 
 
 def upload(uploader: Uploader, where: str) -> dict[str, Any]:
-    """Commit objects until the time is over; latencies in milliseconds."""
+    """Commit objects until the uploader's time ends, and return the latencies in milliseconds."""
     first = uploader.first_partition
     per_object = uploader.partitions * uploader.batches_each
     times: list[float] = []

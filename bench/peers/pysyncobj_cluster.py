@@ -35,7 +35,7 @@ class PySyncObj:
             assert process.stdout.readline().strip() == "ready", "PySyncObj did not start"
 
     def load(self, **work: float) -> dict[str, float]:
-        """What the leader measured."""
+        """Send the work to all nodes, and return the figures that the leader measured."""
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.write(json.dumps(work) + "\n")

@@ -50,7 +50,7 @@ class Log(SyncObj):  # type: ignore[misc]
 
 
 def load(log: Log, *, records: int, in_flight: int, seconds: float) -> dict[str, float]:
-    """Keep `in_flight` commands of `records` x 100 B under way; a second of warm-up first."""
+    """Keep `in_flight` commands of `records` x 100 B in flight, and measure after one second."""
     data = os.urandom(100 * records)
     times: list[float] = []
     free = threading.Semaphore(in_flight)

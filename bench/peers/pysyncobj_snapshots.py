@@ -57,7 +57,7 @@ class State(SyncObj):  # type: ignore[misc]
 
 
 def answer(state: State, work: dict[str, Any], dump: Path) -> Any:
-    """Carry out one command of the pipe."""
+    """Carry out a command that the parent sent by the pipe, and return its result."""
     if "fill" in work:
         each = max(1, COMMAND_BYTES // work["bytes"])
         for first in range(0, work["fill"], each):
@@ -110,7 +110,7 @@ class _Node:
 
 
 def measure(entries: int, value_bytes: int) -> dict[str, float]:
-    """Seconds to make a dump of so many entries, and MB/s until an empty third node has them.
+    """Measure the seconds to dump the entries, and the MB/s to transfer them to a third node.
 
     The dumps are made before the third node starts, and its log is gone: it comes by the dump.
     """

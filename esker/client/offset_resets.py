@@ -139,7 +139,7 @@ def parse_plan(text: str, group: str, *, of_several: bool = False) -> dict[Topic
 
 
 def parse_topics(texts: Iterable[str]) -> dict[str, tuple[int, ...] | None]:
-    """Parse `topic` or `topic:0,1` into partitions by topic, None for all. Raises ValueError.
+    """Parse `topic` (all partitions: None) or `topic:0,1`, by topic. Raises ValueError.
 
     >>> parse_topics(["a:0,2", "b"])
     {'a': (0, 2), 'b': None}

@@ -28,7 +28,7 @@ class Deleted(NamedTuple):
 
 
 def parse_offsets(text: str) -> dict[tuple[str, int], int]:
-    """Parse the JSON of kafka-delete-records into offsets. Raises ValueError naming the entry.
+    """Parse JSON of kafka-delete-records into the offset of each partition. Raises ValueError.
 
     >>> parse_offsets('{"partitions": [{"topic": "t", "partition": 0, "offset": 3}], "version": 1}')
     {('t', 0): 3}

@@ -87,7 +87,7 @@ class Processes:
         self._stop(self.plan.quorum, QUORUM_STOP_S)
 
     def kill(self) -> None:
-        """Kill all processes of the dev cluster at once."""
+        """Kill all processes of the dev cluster without waiting for a clean end."""
         for child in self._running.values():
             child.kill()
             child.wait()

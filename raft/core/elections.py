@@ -165,7 +165,7 @@ class Elections:
         return timeout_ms + self._context.random.randrange(timeout_ms)
 
     def start_pre_vote(self, reason: str) -> None:
-        """Become Prospective and ask for pre-votes; a sole voter becomes Candidate at once."""
+        """Become Prospective and request pre-votes; a sole voter becomes Candidate immediately."""
         context, role = self._context, self._context.role
         assert isinstance(role, Unattached | Candidate | Follower), f"{role} becomes prospective"
         new = Prospective(

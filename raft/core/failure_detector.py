@@ -138,7 +138,7 @@ class FailureDetector:
         return self._context.random.randrange(self._context.config.failover_jitter_ms + 1)
 
     def on_peer_lost(self, peer: NodeId) -> None:
-        """Fetch again at once on a new connection, if a connection to the leader ended.
+        """Send a new Fetch on a new connection immediately if a connection to the leader ended.
 
         `RequestFailed` reports the requests lost with it. If another connection ends before the
         leader has answered, the ordinary back-off decides when to dial.

@@ -50,7 +50,7 @@ class Fetcher:
     # -- entering and leaving ------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Start to follow the epoch's leader with a new follower state, and fetch at once."""
+        """Start to follow the epoch's leader with a new follower state, and send a Fetch."""
         context, role = self._context, self._context.role
         context.follower = FollowerState()
         self._detector.restart_fetch_timeout()
@@ -87,7 +87,7 @@ class Fetcher:
     def on_response(
         self, peer: NodeId, sent: FetchRequest, sent_ms: int, response: FetchResponse
     ) -> None:
-        """Apply the leader's Fetch response; learn other nodes' epoch and leader from theirs."""
+        """Apply the leader's Fetch response; learn epoch and leader from other nodes' responses."""
         context, requests = self._context, self._context.requests
         if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
             context.on_other_cluster(peer, FetchRequest)

@@ -36,7 +36,7 @@ class Recovery:
     _without_log: set[NodeId] = field(default_factory=set)  # that answered, and have no epoch
 
     def describe(self) -> str | None:
-        """Return a sentence with the condition for ending the recovery and the remedy, or None."""
+        """Return the condition that ends the recovery, with a remedy; None if not recovering."""
         context = self._context
         if not context.recovering:
             return None

@@ -99,14 +99,14 @@ class Requests:
             self.abandon(request_id)
 
     def forget_fetch(self, peer: NodeId) -> bool:
-        """Forget the abandoned Fetch to a peer, and return whether there was such a Fetch.
+        """Forget an abandoned Fetch to a peer; return False if no Fetch to the peer was abandoned.
 
         The connection of that Fetch is about to close.
         """
         return self._unanswered_fetches.pop(peer, None) is not None
 
     def reset(self, peer: NodeId, kind: type[Request]) -> None:
-        """Abandon a peer's request of this kind and end its back-off, to allow a retry at once."""
+        """Abandon a request of this kind to a peer and end its back-off, to allow a retry now."""
         request_id = self._ids.get((peer, kind))
         if request_id is not None:
             self.abandon(request_id)

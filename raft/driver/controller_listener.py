@@ -108,7 +108,7 @@ class ControllerService:
         self._routes.add(handlers, large=handlers if large else ())
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
-        """Answer one request of a connection, at once or later through a `Reply`.
+        """Answer one request of a connection, immediately or later through a `Reply`.
 
         Raises:  NetError or RecordError for a malformed request: the connection is closed.
         """

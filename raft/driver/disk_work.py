@@ -160,7 +160,7 @@ class DiskWork:
         self._appended(effect.generation, 1, ours=True)
 
     def _appended(self, generation: int, record_count: int, *, ours: bool) -> None:
-        """Flush appended batches: a follower at once, a leader after sending them to followers.
+        """Flush appended batches: a follower now, a leader after sending them to its followers.
 
         Waking a thread takes as long as sending to both followers, and a commit waits for their
         flushes: so those should begin first.

@@ -289,7 +289,7 @@ class _FrozenRecords:
         self._encoded = encoded
 
     def values(self) -> Iterator[Buffer]:
-        """Yield the encoded records of the frozen state in replay order."""
+        """Yield the encoded records of the frozen state in an order that is valid for replay."""
         return iter(self._encoded)
 
     def close(self) -> None:

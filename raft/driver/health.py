@@ -54,7 +54,7 @@ class Health(NamedTuple):
     degradations: tuple[Degradation, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the body of `/health`: the node's state and all present degradations."""
+        """Return the JSON body of `/health`: the node's state and all current degradations."""
         return self._asdict() | {
             "ready": self.healthy,
             "reasons": [fault.reason for fault in self.degradations if fault.unready],

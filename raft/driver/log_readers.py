@@ -34,7 +34,7 @@ class ArchiveReaders:
     """The archives that read one group's log while this node leads it."""
 
     def __init__(self) -> None:
-        """Create an empty collection of archives that read the log."""
+        """Create an empty record of the archives that fetch the log."""
         self._readers: dict[ReplicaKey, ArchiveReader] = {}
 
     @property

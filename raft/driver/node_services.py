@@ -34,7 +34,7 @@ class StateListener(Protocol):
         """React to the state machine having applied all records below `offset`."""
 
     def lead(self, epoch: Epoch) -> None:
-        """React to the start of this node's leadership, after all earlier records are applied."""
+        """React to this node's leadership of `epoch`, after all earlier records are applied."""
 
     def step_down(self, epoch: Epoch) -> None:
         """React to the end of this node's leadership of `epoch`, whose start `lead` reported."""

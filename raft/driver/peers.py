@@ -138,7 +138,7 @@ class PeerLink:
             self._dial = asyncio.get_running_loop().create_task(self._open())
 
     def reconnect(self) -> None:
-        """Close the connection to the peer and connect again at once."""
+        """Close the connection to the peer and connect to the peer again without delay."""
         self._drop()
         if not self._closed:
             self._dial = asyncio.get_running_loop().create_task(self._open())
@@ -333,7 +333,7 @@ class PeerLinks:
         links[peer].send(request_id, request)
 
     def reconnect(self, peer: NodeId) -> None:
-        """Close the Fetch connection to a peer and connect again at once."""
+        """Close the Fetch connection to a peer and open a new Fetch connection without delay."""
         self._fetch[peer].reconnect()
 
     def log_start_offset(self, peer: NodeId) -> Offset | None:

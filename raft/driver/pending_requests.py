@@ -173,7 +173,7 @@ class PendingRequests:
             self._hold_until(min(held.due_at for held in self.held))
 
     def release_held(self) -> None:
-        """Send all delayed Fetch responses at once, with the records appended by now."""
+        """Send all delayed Fetch responses now, with the records appended in the meantime."""
         if not self.held:
             return
         if self._hold_timer is not None:

@@ -124,7 +124,7 @@ class SnapshotAdmin:
         header: RequestHeader,
         body: Frame,
     ) -> Payload:
-        """Have a group take a checkpoint, and answer the request with the outcome."""
+        """Make the requested group take a checkpoint, and return a response with the outcome."""
         message = decode_message(TakeSnapshotRequest, body, header.api_version)
         return payload(header, await self._take_response(message))
 

@@ -197,7 +197,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return future
 
     def close(self) -> None:
-        """Close the connection after its buffers are sent; requests in flight fail at once."""
+        """Close the connection after its buffers are sent; requests in flight fail immediately."""
         self._flush()
         if self._transport is not None and self.close_reason is None:
             self._transport.close()

@@ -70,7 +70,7 @@ class Reply:
 
     @property
     def is_next(self) -> bool:
-        """Return whether a response would be sent at once, because no earlier response is due."""
+        """Return whether a response sent now need not wait for responses to earlier requests."""
         waiting = self.connection._waiting
         return bool(waiting) and waiting[0] is self
 
@@ -248,7 +248,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._transport.close()
 
     def abort(self, reason: Reason, detail: str = "") -> None:
-        """Close the connection at once, and drop responses that the peer has not read."""
+        """Close the connection without delay, and drop responses that the peer has not read."""
         if self.close_reason is None:
             self._ended(reason, detail)
         if self._transport is not None:

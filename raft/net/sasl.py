@@ -159,7 +159,7 @@ class _PlainClient:
         self._credentials = credentials
 
     def step(self, data: bytes | None) -> bytes | None:
-        """Return the PLAIN message with user and password at first, and None at the end."""
+        """Return the PLAIN message (user and password) in the first step, and None in the next."""
         if data is not None:
             return None
         return f"\0{self._credentials.user}\0{self._credentials.password}".encode()

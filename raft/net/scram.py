@@ -114,7 +114,7 @@ class ScramServer:
         self._gs2 = ""
 
     def first(self, message: bytes) -> bytes:
-        """Process the client's first message, and return the server's. Raises ScramError."""
+        """Process the client's first message; return the server's first one. Raises ScramError."""
         text = _text(message)
         header = next((h for h in _GS2_HEADERS if text.startswith(h)), None)
         if header is None:

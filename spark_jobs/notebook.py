@@ -50,6 +50,6 @@ class LogTables:
         return self._spark.readStream.format(NAME).options(**chosen).load()
 
     def create_views(self, *tables: str) -> None:
-        """Register these tables as temporary views of the same names."""
+        """Create a temporary Spark view of each named table, under the table's name."""
         for table in tables:
             self(table).createOrReplaceTempView(table)

@@ -122,7 +122,7 @@ class Hold:
                 return
 
     def _wait_for_change(self, announced: dict[str, _Archived]) -> bool:
-        """Wait until an archived offset changes or must be announced; return whether closed."""
+        """Wait for a changed or due archived offset; return whether this hold was closed."""
         with self._lock:
             self._lock.wait_for(lambda: self._closed or self._held != announced, self._every_s)
             return self._closed

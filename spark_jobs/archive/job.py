@@ -95,7 +95,7 @@ class LogPass:
 
     @property
     def kept_as_bytes(self) -> list[Counted]:
-        """Return the counts of record types and versions that were archived undecoded."""
+        """Return the record counts of each type and version that was archived undecoded."""
         return [counted for counted in self.counts.values() if counted.kept_as_bytes]
 
 

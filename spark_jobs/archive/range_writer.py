@@ -151,7 +151,7 @@ class _RangeFiles:
             self._keep(kept)
 
     def _keep(self, row: Row) -> None:
-        """Count a record of an archive that is stored only as undecoded bytes."""
+        """Count a record that the archive stores only as undecoded bytes."""
         self._kept[row["type"], row["version"], row["name"], row["control"]] += 1
 
     def finish(self) -> tuple[Manifest, list[tuple[str, bytes]]]:

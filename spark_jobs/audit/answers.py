@@ -248,7 +248,7 @@ class AnswerTracker:
         return tuple((place, self._start(place, offset)) for place in places)
 
     def _start(self, place: TopicPartition, at: int) -> int:
-        """Return a partition's log start at a log offset; -1 if it did not exist then."""
+        """Return a partition's log start at a log offset; -1 if no such partition existed then."""
         topic, incarnation = self._ledger.topic(place[0], at), self._ledger.incarnation(place, at)
         if topic is None or topic.deleted < at or incarnation is None:
             return -1
@@ -284,7 +284,7 @@ class AnswerTracker:
 
 
 def counters_at(ledger: Ledger, offset: int) -> Counters:
-    """Return the coordinator's counters after all records below a log offset."""
+    """Return the coordinator's next ids and controller epoch after all records below an offset."""
     leases = [(i, one.end) for i, one in ledger.leases.items() if one.granted < offset]
     logs = [
         incarnation.log_id

@@ -259,7 +259,7 @@ class _CheckpointReader:
         self.facts.kept.answer(record)
 
     def rows(self) -> Rows:
-        """Return all runs of batches as rows, each with the last log offset of the checkpoint."""
+        """Return the checkpoint's runs of batches as rows, with its last log offset in each row."""
         names = (
             "base_offset", "record_count", "object_id", "byte_offset", "byte_size",
             "max_timestamp", "timestamp_type", "kept_records", "append_time", "object_format",

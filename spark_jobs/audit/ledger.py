@@ -350,7 +350,7 @@ def _apply_rewrite_lease(ledger: Ledger, offset: int, record: RewriteLeaseGrante
 def replacements_of(
     offset: int, record: RunsReplacedRecord
 ) -> list[tuple[TopicPartition, Replacement]]:
-    """Return the ranges that a record replaces, each with its partition."""
+    """Return the offset ranges whose runs of batches a record replaces, each with its partition."""
     runs = list(zip(*(getattr(record, name) for name in NEW_RUN_COLUMNS), strict=True))
     found, at = [], 0
     for topic, index, count, first, end, old_runs, digest, bound, flags in zip(

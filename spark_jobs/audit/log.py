@@ -155,7 +155,7 @@ _RANGE_RULES: Final = {
 
 
 def check_ranges(log: str, ranges: Sequence[BatchRange], findings: Findings) -> None:
-    """Check that consecutive ranges follow each other in offsets and epochs."""
+    """Check that the batch ranges of a log are adjacent in offsets, and that epochs never fall."""
     for name, check in _RANGE_RULES.items():
         findings.add(name, log, check(ranges))
 

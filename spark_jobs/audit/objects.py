@@ -150,7 +150,7 @@ OldRunsOf = dict[tuple[int, TopicPartition], OldRuns]
 
 
 def old_runs(runs: Rows, deaths: Numbers, ledger: Ledger) -> OldRunsOf:
-    """Sum up the runs of batches in a span that each replacement record replaced."""
+    """Sum up the replaced runs of batches in a span, by replacement record and partition."""
     found: OldRunsOf = {}
     ended = np.isin(deaths, [row.offset for rows in ledger.replaced.values() for row in rows])
     dead, at = runs.where(ended), deaths[ended]
@@ -296,12 +296,12 @@ class LiveState:
 
 
 def live_at(runs: Rows, deaths: Numbers, offset: int) -> LiveState:
-    """Sum up the runs of batches that are not deleted yet at a log offset (exclusive)."""
+    """Sum up, by partition and object, the runs of batches that exist at a log offset."""
     return live_state_of(runs.where((deaths >= offset) & (runs["log_offset"] < offset)))
 
 
 def live_state_of(runs: Rows) -> LiveState:
-    """Sum up undeleted runs of batches by partition, and their bytes by object."""
+    """Sum up existing runs of batches by partition, and their bytes by object."""
     live = LiveState()
     checksums = row_checksums(runs[name] for name in RUN_COLUMNS)
     order, starts = groups(runs.place)

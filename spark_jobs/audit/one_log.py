@@ -245,7 +245,7 @@ class LogAudit:
         return ends_at.get(self._end, EndState())
 
     def _read_checkpoints(self) -> dict[Span, CoordinatorFacts]:
-        """Read every checkpoint that can be read, and report the faults of each."""
+        """Return the state in each readable checkpoint, and report the faults of all of them."""
         wanted = [*self._checkpoints]
         known = {checkpoint.span for checkpoint in wanted}
         if self._spans and self._spans[0].is_checkpoint and self._spans[0] not in known:
@@ -432,7 +432,7 @@ class LogAudit:
 
 
 def _start(spans: Sequence[Span]) -> int:
-    """Return the start offset of spans, or the end offset of their leading checkpoint."""
+    """Return the first span's start offset, or its end offset if that span is a checkpoint."""
     if not spans:
         return 0
     return spans[0].end_offset if spans[0].is_checkpoint else spans[0].start_offset

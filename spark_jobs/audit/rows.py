@@ -93,7 +93,7 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
 
 
 def groups(*keys: Numbers) -> tuple[Numbers, Numbers]:
-    """Sort rows stably by keys; return the order, and each group of equal keys' first index."""
+    """Sort rows stably by keys; return the sorted order, and the index where each key begins."""
     order: Numbers = np.lexsort(tuple(reversed(keys)))  # stable
     if not len(order):
         return order, order

@@ -56,7 +56,7 @@ RULES: Final[dict[str, Rule]] = {}
 
 
 def rule(name: str, invariant: str, sentence: str, *, loss: bool = False) -> Callable[[F], F]:
-    """Return a decorator that makes a function the check of a new rule."""
+    """Return a decorator that registers a function as the check of a new rule."""
 
     def declare(check: F) -> F:
         assert name not in RULES, f"two rules are called {name}"
@@ -68,7 +68,7 @@ def rule(name: str, invariant: str, sentence: str, *, loss: bool = False) -> Cal
 
 
 def rules_of(module: str) -> list[Rule]:
-    """Return the rules that a module declares, in its order."""
+    """Return the rules that a module declares, in the order of their declaration."""
     return [declared for declared in RULES.values() if declared.check.__module__ == module]
 
 
@@ -129,7 +129,7 @@ class Findings:
 
 
 def by_name(counts: Mapping[str, int]) -> list[tuple[Rule, int]]:
-    """Return the broken rules and their counts, in the rules' order."""
+    """Return each broken rule with its count of violations, in the order of declaration."""
     return [(declared, counts[name]) for name, declared in RULES.items() if counts.get(name)]
 
 

@@ -289,7 +289,7 @@ def _inspect(bucket: Bucket, claim: ObjectClaim, *, deep: bool) -> Inspection:
 
 
 def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionBytes) -> Iterator[str]:
-    """Describe each damage in the bytes of one partition in an object, with the lost offsets."""
+    """Describe the damage to one partition's bytes in an object, with the offsets that are lost."""
     place = encode_uuid(part.topic_id), part.partition
     name = f"{place[0]}-{place[1]}"
     rows, is_damaged = claim.rows, False
@@ -319,7 +319,7 @@ def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionByte
 
 
 def _bad_run(data: bytes, rows: Rows, row: int) -> str | None:
-    """Describe the damage in the stored bytes of a batch or run, or return None if sound."""
+    """Describe the damage to the stored bytes of a batch or run; return None if there is none."""
     if len(data) != rows["byte_size"][row]:
         return f"{len(data)} bytes of {rows['byte_size'][row]} are in its partition's part"
     try:

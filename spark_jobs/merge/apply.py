@@ -93,7 +93,7 @@ class Journal:
         self._plan_id = plan_id
 
     def read(self) -> Outcome:
-        """Return the results of earlier runs; an incomplete last line of the journal is dropped.
+        """Return the journaled results of earlier executions, and cut off an incomplete last line.
 
         Raises:  OSError; ValueError if the journal is another plan's, or none.
         """
@@ -253,7 +253,7 @@ async def _replace(
 
 
 def _unread(sources: Sequence[Source], result: Rewritten) -> Iterable[Left]:
-    """Yield the ranges that begin with an unreadable run."""
+    """Yield each range of runs that stays unreplaced because its first run is unreadable."""
     for damage in result.damages:
         for source in sources:
             if (source.topic_id, source.partition) != (damage.topic_id, damage.partition):
@@ -267,7 +267,7 @@ def _unread(sources: Sequence[Source], result: Rewritten) -> Iterable[Left]:
 
 
 def _refused(refused: Iterable[tuple[RewrittenRange, int]]) -> Iterable[Left]:
-    """Yield the ranges that the coordinator refused to replace."""
+    """Yield, for the journal, each range of runs that the coordinator refused to replace."""
     for each, code in refused:
         topic_id, first = encode_uuid(each.topic_id), each.old_runs[0].base_offset
         yield Left(topic_id, each.partition, first, len(each.old_runs), int(code))

@@ -109,7 +109,7 @@ class MergePlan:
         return int(self.file.end["merges"])
 
     def keys(self, coordinator: int) -> ObjectKeys:
-        """Return the object keys of one coordinator."""
+        """Return the converter between one coordinator's object ids and their keys in the store."""
         return ObjectKeys(
             prefix=self.prefix, cluster_id=self.cluster_id, coordinator_partition=coordinator
         )
@@ -174,7 +174,7 @@ class _Totals:
         }  # fmt: skip
 
     def takes(self, merge: Merge) -> bool:
-        """Count a merge and return True, or return False if the plan would exceed its bytes."""
+        """Count a merge as planned and return True, unless the plan would exceed its byte limit."""
         counts, limit = self.counts, self._max_bytes
         if limit is not None and counts["merges"] and counts["bytes"] + merge.size_bytes > limit:
             counts["left_merges"] += 1
@@ -223,7 +223,7 @@ def _numbers(state: LogState, column: str) -> Numbers:
 
 
 def _sparse_objects(state: LogState) -> Numbers:
-    """Return the ids of objects in use whose used bytes are below half."""
+    """Return the ids of large objects of which some, but less than half, of the bytes are used."""
     size = state.objects.column("size_bytes").to_numpy()
     used = state.objects.column("used_bytes").to_numpy()
     is_sparse = (size >= SPARSE_BYTES) & (used > 0) & (2 * used < size)
@@ -232,7 +232,7 @@ def _sparse_objects(state: LogState) -> Numbers:
 
 
 def _choose_runs(state: LogState, sparse: Numbers) -> tuple[Mask, int]:
-    """Return a mask of runs that may be worth merging, and the number of excess runs."""
+    """Return a mask of at most MAX_RUNS runs to consider for merging, and the number left out."""
     objects, kinds = _numbers(state, "object_id"), _numbers(state, "object_format")
     is_small = (kinds == FINAL) & (_numbers(state, "byte_size") < SMALL_RUN_BYTES)
     chosen = (kinds == APPENDED) | is_small | ((kinds == FINAL) & np.isin(objects, sparse))
@@ -250,7 +250,7 @@ def _partitions(
     keys: ObjectKeys,
     now_ms: int,
 ) -> Iterator[PartitionRuns]:
-    """Yield consecutive chosen runs of each partition; a partition may have several groups."""
+    """Yield the chosen runs of each partition, divided wherever their offsets have a gap."""
     names = zip(
         state.partitions.column("topic_id").to_pylist(),
         state.partitions.column("partition").to_pylist(),
@@ -289,7 +289,7 @@ def _runs(state: LogState, begin: int, end: int, chosen: Mask, keys: ObjectKeys)
 
 
 def _row(number: int, keys: ObjectKeys, topic: str, source: Source) -> dict[str, Any]:
-    """Return a source as a row of the plan's file, which omits derivable base offsets."""
+    """Return a merge's source runs of one partition as a row of the plan's file."""
     columns = zip(
         *(
             (

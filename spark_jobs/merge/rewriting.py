@@ -56,7 +56,7 @@ class RewriteTask:
     bytes_per_second: int = 0  # read and written by each task; 0: no limit
 
     def __call__(self, work: RewriteWork) -> Rewritten:
-        """Read the source runs, write them as one object, and return its content."""
+        """Read the source runs, write them as one new object, and return its description."""
         return asyncio.run(self._rewrite(work))
 
     async def _rewrite(self, work: RewriteWork) -> Rewritten:

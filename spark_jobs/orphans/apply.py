@@ -101,7 +101,7 @@ class Journal:
         self._plan_id = plan_id
 
     def read(self) -> Progress:
-        """Return the progress of earlier runs; an incomplete last line of the journal is dropped.
+        """Return the journaled progress of earlier executions, and cut off an incomplete last line.
 
         Raises:  OSError; ValueError if the journal is another plan's, or none.
         """

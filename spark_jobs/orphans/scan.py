@@ -217,7 +217,7 @@ class EarlierSightings:
 
 
 def read_sightings(directory: Path, place: Mapping[str, str], began_ms: int) -> EarlierSightings:
-    """Read when each orphan in earlier listings of this store was listed for the first time.
+    """Read the time at which each orphan of earlier listings of this store was first listed.
 
     Args:    place: cluster id, store and prefix, as `plan_orphans` writes them.
              began_ms: of the new listing.
@@ -274,7 +274,7 @@ def plan_orphans(
     rules: Rules,
     made_ms: int | None = None,
 ) -> Outcome:
-    """Write the time of each orphan's first listing, and a plan to delete orphans past their grace.
+    """Write each orphan's first listing time, and a plan to delete orphans past their grace period.
 
     Nothing else is changed; the plan may be empty. The sightings are written last: if this fails,
     it is as if there had been no listing.

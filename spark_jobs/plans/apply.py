@@ -83,7 +83,7 @@ class Journal:
         self._plan_id = plan.plan_id
 
     def read(self) -> Outcome:
-        """Return the results of earlier runs; an incomplete last line of the journal is dropped.
+        """Return the journaled results of earlier executions, and cut off an incomplete last line.
 
         Raises:  OSError; ValueError if it is another plan's, or none.
         """

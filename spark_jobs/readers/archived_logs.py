@@ -123,7 +123,7 @@ def read_rows(store: ObjectStore, of: Range) -> Iterator[Row]:
 
 
 def list_ranges(store: ObjectStore) -> dict[str, list[Range]]:
-    """List all archived ranges of each log, also those that follow a gap.
+    """List all archived ranges of each log, including ranges that follow a gap.
 
     Raises:  ArchiveError.
     """

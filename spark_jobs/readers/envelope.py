@@ -93,7 +93,7 @@ class EnvelopeError(Exception):
 
 
 def frame_of(record_type: int, version: int) -> bytes:
-    """Encode the frame before a metadata record's body.
+    """Encode the frame, with type and version, that precedes a metadata record's body.
 
     >>> frame_of(2, 0).hex(" ")
     '01 02 00'
@@ -187,7 +187,7 @@ def _control_row(key: bytes | None, value: Buffer | None) -> Row:
 
 
 def value_of(row: Row) -> bytes | None:
-    """Return the value of a row's metadata record with its frame, or None without a value."""
+    """Rebuild a record's value from its row, frame included; return None for a null value."""
     body = row["body"]
     if body is None or row["control"]:
         return body

@@ -241,7 +241,7 @@ class ReplicaLogs:
 
 
 def _written_down(log_dir: Path) -> dict[str, int]:
-    """Return the high watermark of each log that the node saved last."""
+    """Return the last high watermark that the node wrote to disk for each log."""
     try:
         found = read_high_watermarks(RealFileSystem(), log_dir)
     except FileNotFoundError:

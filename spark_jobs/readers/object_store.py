@@ -63,7 +63,7 @@ class ObjectStore(Protocol):
         ...
 
     def head(self, key: str) -> StoredObject | None:
-        """Return the key, size and time of one object, or None if no such object exists.
+        """Return an object's key, size and modification time, or None if no such object exists.
 
         Raises:  StorageError.
         """
@@ -160,7 +160,7 @@ class DirectoryStore:
             raise StorageError(self.uri, error.strerror or str(error)) from error
 
     def head(self, key: str) -> StoredObject | None:
-        """Return the key, size and time of one object, or None if the file does not exist."""
+        """Return an object's key, size and modification time, or None if its file is missing."""
         stored = self._guard(key, lambda: self._objects.head(key))
         if stored is None and not self._root.is_dir():
             raise StorageError(self.uri, "no such directory")  # not mounted
@@ -223,7 +223,7 @@ class S3Store:
             yield from page
 
     def head(self, key: str) -> StoredObject | None:
-        """Return the key, size and time of one object, or None if the bucket lacks the object."""
+        """Return an object's key, size and modification time, or None if the bucket lacks it."""
         try:
             return self._connected().head(key)[0]
         except ObjectNotFoundError:

@@ -147,7 +147,7 @@ class QuorumLink:
         error_of: Callable[[R], int],
         version: int | None = None,
     ) -> R:
-        """Send the leader a request that is built for its epoch, and return the response.
+        """Build a request for the leader's epoch, send it to the leader, and return the response.
 
         Args:    error_of: the answer's error code; those that mean "not I" are tried again.
         Raises:  LogsError if no leader answers in time.
@@ -202,7 +202,7 @@ class QuorumLink:
     def fetch_snapshot(
         self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
     ) -> SnapshotChunk:
-        """Fetch up to `max_bytes` bytes of a checkpoint from a position on.
+        """Fetch up to `max_bytes` bytes of a checkpoint, beginning with byte `position`.
 
         Raises:  GoneError; LogsError.
         """

@@ -255,7 +255,7 @@ def _replica_id() -> int:
 
 
 def _step(found: Described, split_bytes: int) -> int:
-    """Convert `split_bytes` into a number of offsets, rounded down to a power of two.
+    """Estimate the number of offsets in `split_bytes` bytes, rounded down to a power of two.
 
     The power of two stays stable while a log grows.
 
@@ -267,7 +267,7 @@ def _step(found: Described, split_bytes: int) -> int:
 
 
 def _epoch_before(found: Described, offset: int) -> int | None:
-    """Return the epoch of the checkpoint at the log's start offset, if that is `offset`."""
+    """Return the epoch of the checkpoint that ends at `offset`, if the log begins there."""
     if offset and offset == found.log_start_offset:
         return next(
             (checkpoint.epoch for checkpoint in found.checkpoints if checkpoint.offset == offset),

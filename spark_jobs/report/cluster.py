@@ -108,7 +108,7 @@ class ClusterHistory:
         return dict(Counter(partition.leader for partition in self.partitions.values()))
 
     def chunks(self) -> list[Chunk]:
-        """Return the chunks of partitions with closed chunks, by topic, partition and offset."""
+        """Return chunks of partitions with closed chunks, by topic, partition and start offset."""
         found: list[Chunk] = []
         for (topic_id, index), partition in self.partitions.items():
             if partition.start_offset < 0:

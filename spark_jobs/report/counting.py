@@ -138,7 +138,7 @@ def _aggregate(
     *,
     label: str = "",
 ) -> pa.Table:
-    """Aggregate value columns into one row for each distinct key; None as a column counts rows.
+    """Aggregate value columns into one row for each key; a value None counts the key's rows.
 
     If there are topics, the key `name` holds numbers of them.
     """
@@ -182,7 +182,7 @@ def _count_batches(job: Counting, log: int, batches: _Batches) -> Iterator[pa.Ta
 
 
 def _throughput(job: Counting, batches: _Batches) -> Iterator[pa.Table]:
-    """Count the bytes of each topic, producer and partition, and the delay of their commits."""
+    """Count batches by outcome, topic, producer, partition and size, and their commit delays."""
     outcome = np.where(batches["duplicate"] != 0, DUPLICATE, batches["error_code"])
     yield _aggregate(
         "outcome", {"number": outcome}, {"batches": None, "bytes": batches["byte_size"]}
@@ -214,7 +214,7 @@ def _throughput(job: Counting, batches: _Batches) -> Iterator[pa.Table]:
 
 
 def _fan_in(batches: _Batches, at: Numbers, objects: int) -> pa.Table:
-    """Count objects by the number of topics and of partitions per object."""
+    """Count objects by how many topics and how many partitions each object contains."""
     of_object, _ = _pairs(at, batches.topic)
     places = np.stack((at, batches.topic, batches["partition"]))
     partitions = np.unique(places, axis=1)[0]
@@ -275,7 +275,7 @@ def _runs_of(job: Counting, log: int, batches: _Batches, objects: Numbers) -> _R
 def _count_unused(
     job: Counting, log: int, objects: _Objects, runs: _Runs, batch_bytes: Numbers
 ) -> Iterator[pa.Table]:
-    """Count objects' used and unused bytes, by age and by topic with live batches in them.
+    """Count used and unused bytes of objects by object age, by partition and by pinning topic.
 
     Args:  batch_bytes: of each object, without its framing.
     """
@@ -318,7 +318,7 @@ def _sums(place: Numbers, sizes: Numbers, count: int) -> Numbers:
 
 
 def _pins(runs: _Runs, pinned: npt.NDArray[np.bool_], dead: Numbers) -> pa.Table:
-    """Count, for each topic, the unused bytes of objects that its live batches keep in the store.
+    """Count, for each topic, unused bytes of objects that stay because of its live batches.
 
     `bytes` counts all objects that the topic pins, `part_bytes` those that it alone pins.
 
@@ -368,7 +368,7 @@ def _objects(columns: Numbers) -> _Objects:
 
 
 def count_rewritten(job: Counting, log: int, found: CoordinatorLog) -> pa.Table:
-    """Count rewritten objects by the runs in them that were not replaced later.
+    """Count used and unused bytes of rewritten objects, by the runs that were not replaced later.
 
     Args:    found: with all records of the log that say which runs were replaced.
     """
@@ -390,7 +390,7 @@ def count_rewritten(job: Counting, log: int, found: CoordinatorLog) -> pa.Table:
 
 
 def _count_whole(job: Counting, log: int, objects: _Objects, runs: _Runs) -> Iterator[pa.Table]:
-    """Count objects of known size, and subtract the estimated size of footers."""
+    """Count used and unused bytes of objects, after subtracting the estimated size of footers."""
     count = len(objects.ids)
     partitions, _ = _pairs(runs.place, runs.topic << 32 | runs.partition)
     footers = FOOTER_BYTES + ENTRY_BYTES * np.bincount(partitions[0], minlength=count)

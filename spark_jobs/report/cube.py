@@ -106,7 +106,7 @@ class ReportEngine(Protocol):
 
 
 def rows(measure: str, count: int, **columns: Any) -> pa.Table:
-    """Build `count` rows of a measure; a single value as a column is repeated in every row.
+    """Build `count` rows of a measure; a column given as one value has that value in every row.
 
     >>> rows("topic", 2, name="t", bytes=np.array([3, 4])).column("bytes").to_pylist()
     [3, 4]

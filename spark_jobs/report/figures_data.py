@@ -210,7 +210,7 @@ def fan_in(report: Report, _: Summary) -> Figure:
 
 
 def outcomes(report: Report, _: Summary) -> Figure:
-    """Draw the batches that were uploaded but not stored, by reason."""
+    """Draw the number of batches that were uploaded but refused or duplicate, by reason."""
     rows = rows_of(report, "outcomes")
     refused = [row for row in rows if row["outcome"] != "stored"][:SHOWN]
     total, wasted = (sum(row["batches"] for row in chosen) for chosen in (rows, refused))

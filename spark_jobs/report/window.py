@@ -68,7 +68,7 @@ class Window:
 
 
 def window(first_ms: int, last_ms: int) -> Window:
-    """Return a window from first to last time, in at most BUCKETS buckets as narrow as possible.
+    """Return the window between two times, divided into at most BUCKETS buckets of equal width.
 
     >>> window(1_000_500, 1_000_500 + 3_600_000).width_ms
     60000

@@ -156,7 +156,7 @@ class DigestCache:
 
 
 def _goes_through(path: Path, end_offset: int, epoch_before: Callable[[int], int | None]) -> bool:
-    """Return whether the record at which the last job ended still has the same epoch."""
+    """Return whether the log still has the same history up to the end offset of the last job."""
     try:
         mark = json.loads(path.read_bytes())
         before, epoch = int(mark["end_offset"]), mark["epoch"]

@@ -130,7 +130,7 @@ def plan_within(digest: Digest, rows: Rows, request: LimitRequest) -> RemovedRun
 
 
 def _live_runs(digest: Digest, rows: Rows, request: LiveRequest) -> tuple[Numbers, Runs]:
-    """Return the undeleted runs of batches of each requested partition, and their number."""
+    """Return the number of undeleted runs of batches in each requested partition, and the runs."""
     ends = np.cumsum(digest.run_counts)
     counts = digest.run_counts[request.rows]
     begins = ends[request.rows] - counts
@@ -213,7 +213,7 @@ class Planner:
             entries.max_timestamps[indexes] = live.max_timestamps
 
     def limit_requests(self, now_ms: int) -> Iterator[tuple[int, LimitRequest]]:
-        """Yield a request for each span of the log in which retention crosses a limit."""
+        """Yield the `plan_within` request of each span in which a partition crosses a limit."""
         entries, bounds = self._entries, self._bounds
         self._bytes_before = _sums(entries.byte_sums, bounds)
         whole = self._whole = plan_retention(

@@ -86,7 +86,7 @@ def start_session(
     cache: Path | None = None,
     keep_classes: bool = True,
 ) -> SparkSession:
-    """Start a session on `master`, by default two or more threads of this process's own JVM.
+    """Start a Spark session on `master`, by default with two or more threads of one local JVM.
 
     Args:    memory: the driver's heap; on a cluster each executor's as well.
              log_file: takes what Spark and its Python workers print.

@@ -189,7 +189,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
             )
 
     def _check_next(self, numbers: Sequence[int], batch: int, written: Sequence[Written]) -> None:
-        """Raise SinkError unless a batch has the next number and no offset already written."""
+        """Raise SinkError if a micro-batch skips a batch number or repeats a written offset."""
         if numbers and numbers[-1] != batch - 1:
             raise SinkError(
                 f"{self.directory} goes up to batch {numbers[-1]}, and this is batch {batch}: it "

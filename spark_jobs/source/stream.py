@@ -166,7 +166,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SpanPartition(name, spans) for spans in tasks]
 
     def _checkpoint(self, source: Log, name: str, start: StreamOffset) -> Sequence[Span]:
-        """Return the checkpoint that ends at the stream's start offset, in a list.
+        """Return a list with the one checkpoint that ends at the stream's start offset.
 
         Returns: an empty list if the checkpoint is lost and the options allow data loss.
         """
@@ -231,7 +231,7 @@ def _check_same(logs: Logs, name: str, start: Mapping[str, Any]) -> None:
 
 
 def _check_history(source: Log, name: str, start: Mapping[str, Any]) -> None:
-    """Raise StreamError if the record before the stream's offset has another epoch than before."""
+    """Raise StreamError if the epoch of the record before the stream's offset has changed."""
     offset, epoch = int(start["offset"]), int(start["epoch"])
     found = epoch_before(source, offset)
     if epoch != UNKNOWN_EPOCH and found is not None and found != epoch:

@@ -157,7 +157,7 @@ class CommitPile:
             parts.append(_cut(data, walked, i))
 
     def _column(self, i: int) -> AnyNumbers:
-        """Join a column's parts and convert its byte order."""
+        """Return one column of the collected commits as numbers in native byte order."""
         parts = [np.frombuffer(part, f">i{WIDTHS[i]}") for part in self._parts[i]]
         return np.concatenate(parts, dtype=f"=i{WIDTHS[i]}")
 

@@ -215,7 +215,7 @@ class CommitColumns:
         return names.cast(pa.string()).take(pa.array(np.repeat(indexes, counts)))
 
     def _topic_rows(self) -> Numbers:
-        """Return the index of the topic id of each batch group in the commits."""
+        """Return, for each batch group, the index of its topic id among all commits' topic ids."""
         topics_of = np.array(self._topics_of, np.int64)
         before = np.repeat(np.cumsum(topics_of) - topics_of, self._groups_of)
         return self._column(TOPIC_INDEXES) + before

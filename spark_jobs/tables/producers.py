@@ -110,7 +110,7 @@ def drop_expired(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Num
 
 
 def last_batches(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the last batches of each producer in each partition, and the bounds of these groups.
+    """Return each producer's last batches in each partition, and the row at which each set begins.
 
     Args:    rows: of equal order they stand as they were appended.
     Returns: rows; bounds, one more than producers.

@@ -24,7 +24,7 @@ MARKS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRe
 def effective_records(
     records: Iterable[tuple[LogPosition, Any]],
 ) -> Iterator[tuple[LogPosition, Any]]:
-    """Yield records outside of transactions at once, and a transaction's records at its end."""
+    """Yield a transaction's records when the transaction ends, and other records immediately."""
     open_ones: list[tuple[LogPosition, Any]] | None = None
     for position, record in records:
         match record:

@@ -48,7 +48,7 @@ GROUP = "readers"
 
 
 def start(cluster: Cluster) -> None:
-    """`esker dev`, and a topic."""
+    """Start the demo's cluster with `esker dev`, and create the demo's topic."""
     command(f"esker dev --brokers {len(cluster.brokers)}")
     quiet("\n".join(cluster.start()))
     command(f"esker topics create {TOPIC} --partitions {PARTITIONS}")
@@ -56,7 +56,7 @@ def start(cluster: Cluster) -> None:
 
 
 def produce(cluster: Cluster, lines: Lines) -> None:
-    """Write every line; half-way, kill who orders them."""
+    """Write all lines to the topic; half-way, kill the leader of the batch coordinator's log."""
     killed: list[tuple[str, int]] = []
     written = write(
         cluster.bootstrap,
@@ -79,7 +79,7 @@ def produce(cluster: Cluster, lines: Lines) -> None:
 
 
 def consume(cluster: Cluster, lines: Lines) -> None:
-    """Read all back with a group of two, and compare; on the way, kill the controller."""
+    """Read all lines with two consumers of one group; meanwhile, kill the active controller."""
     cluster.wait_until_whole()
     expected = sum(map(len, lines.values()))
     reading = Reading(cluster.bootstrap, TOPIC, GROUP, members=2, partitions=PARTITIONS)
@@ -102,7 +102,7 @@ def consume(cluster: Cluster, lines: Lines) -> None:
 
 
 def describe(cluster: Cluster) -> None:
-    """What the cluster says of itself, and the objects."""
+    """Print the cluster's consumer group, quorum and topic, and verify all stored objects."""
     cluster.wait_until_whole()
     for words in (
         ("groups", "describe", "--group", GROUP),
@@ -128,7 +128,7 @@ def describe(cluster: Cluster) -> None:
 
 
 def kafka_log() -> None:
-    """Decode what a Kafka wrote, and encode it again."""
+    """Decode a metadata log that Apache Kafka wrote, and check that it encodes to equal bytes."""
     directory = DIRECTORY / DYNAMIC / METADATA
     logs, checkpoints = sorted(directory.glob("*.log")), sorted(directory.glob("*.checkpoint"))
     kinds: Counter[str] = Counter()
@@ -152,7 +152,7 @@ def kafka_log() -> None:
 
 
 def rebuilt(path: Path) -> bytes:
-    """A file's bytes, from its records' decoded form."""
+    """Decode the records of a Kafka log file, and return the bytes that they encode to."""
     data = bytearray()
     for batch in iter_batches(path.read_bytes()):
         originals = list(iter_records(batch))
@@ -166,7 +166,7 @@ def rebuilt(path: Path) -> bytes:
 
 
 def encoded(batch: Batch) -> list[tuple[bytes | None, bytes]]:
-    """Key and value of a batch's records, from their decoded form."""
+    """Decode a batch's metadata records, and return their keys and values encoded again."""
     pairs: list[tuple[bytes | None, bytes]] = []
     for record in iter_records(batch):
         if batch.header.is_control:

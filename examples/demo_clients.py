@@ -25,7 +25,7 @@ PATIENCE_S = 60
 
 
 def real_lines(most: int) -> Lines:
-    """Non-empty lines of the standard library's own sources."""
+    """Return up to `most` non-empty lines of the Python standard library's source files."""
     found: Lines = {}
     left = most
     for path in sorted(Path(ast.__file__).parent.glob("*.py")):
@@ -54,7 +54,7 @@ class Written:
 
 
 def write(bootstrap: str, topic: str, lines: Lines, *, half_way: Callable[[], None]) -> Written:
-    """Write all lines with an idempotent producer; `half_way` is called in another thread."""
+    """Write all lines with an idempotent producer; after half, call `half_way` in a thread."""
     done = Written()
     started = last = time.monotonic()
 
@@ -134,14 +134,20 @@ class Reading:
         ]
 
     def shares(self) -> list[frozenset[int]]:
-        """The partitions of each member when reading began. Raises DemoFailedError."""
+        """Return the partitions that each consumer was assigned when reading began.
+
+        Raises:  DemoFailedError.
+        """
         if not self._all_share.wait(PATIENCE_S):
             said = "; ".join(self._failures) or f"they have {[*map(sorted, self._shares)]}"
             raise DemoFailedError(f"all members have a share within {PATIENCE_S} s: {said}")
         return self._shares
 
     def until(self, count: int) -> list[tuple[str, bytes]]:
-        """Wait for so many lines: (file, line) as they came. Raises DemoFailedError."""
+        """Wait until `count` lines were read; return (file name, line) pairs in reading order.
+
+        Raises:  DemoFailedError.
+        """
         self.shares()
         deadline = time.monotonic() + PATIENCE_S
         while len(self._found) < count and not self._failures:
@@ -179,7 +185,7 @@ class Reading:
             consumer.pause(partitions)
 
     def _note(self, member: int, consumer: Consumer) -> bool:
-        """Has everybody a share? Then they stay as they are noted now."""
+        """Record a consumer's assignment; return whether all consumers have partitions to read."""
         with self._lock:
             if not self._all_share.is_set():
                 own = frozenset(place.partition for place in consumer.assignment())
@@ -225,7 +231,7 @@ class Reading:
 
 
 def same_lines(expected: Lines, found: list[tuple[str, bytes]]) -> bool:
-    """Is this every line of every file, in order, once?"""
+    """Return whether the lines read are all expected lines, in each file's order, once each."""
     by_file: Lines = {}
     for name, line in found:
         by_file.setdefault(name, []).append(line)

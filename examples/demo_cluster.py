@@ -45,7 +45,10 @@ class Cluster:
         self._controllers = ""
 
     def start(self) -> list[str]:
-        """Start it; what it says until it is ready. Raises DemoFailedError."""
+        """Start `esker dev`, and return the lines that the command prints until it is ready.
+
+        Raises:  DemoFailedError.
+        """
         self._process = subprocess.Popen(
             [sys.executable, "-u", "-m", "esker", "dev", "--dir", str(self.directory),
              "--port", str(self.port), "--brokers", str(len(self.brokers)), *SETTINGS],
@@ -65,24 +68,30 @@ class Cluster:
         return said
 
     def run(self, *words: str) -> str:
-        """An `esker` command's output, asked of the brokers. Raises DemoFailedError."""
+        """Run an `esker` command with the brokers as bootstrap servers, and return its output.
+
+        Raises:  DemoFailedError.
+        """
         local = words[0] == "dump-log"
         at = () if local else ("--bootstrap-server", self.bootstrap)
         return self._run(*words, *at)
 
     def local(self, *words: str) -> str:
-        """A command's output, about files below `esker-data`. Raises DemoFailedError."""
+        """Run an `esker` command on files below `esker-data`, and return its output.
+
+        Raises:  DemoFailedError.
+        """
         home = str(self.directory)
         said = self._run(*(word.replace(SHOWN, home) for word in words))
         return said.replace(home, SHOWN)
 
     @property
     def controllers(self) -> str:
-        """The quorum's nodes."""
+        """Return the bootstrap addresses of the quorum's nodes, as `esker dev` printed them."""
         return self._controllers
 
     def kill(self, group: str) -> tuple[str, int]:
-        """kill -9 whoever leads a replicated log; its name, and the epoch that ends so."""
+        """Kill (SIGKILL) a replicated log's leader; return the node's name and leader epoch."""
         found = self._quorum(group)
         name = f"quorum-{found['leaderId']}"
         pid = int((self.directory / "output" / f"{name}.pid").read_text())
@@ -90,11 +99,11 @@ class Cluster:
         return name, found["leaderEpoch"]
 
     def epoch(self, group: str) -> int:
-        """Of whoever leads a replicated log now."""
+        """Return the current leader epoch of a replicated log."""
         return int(self._quorum(group)["leaderEpoch"])
 
     def wait_until_whole(self) -> None:
-        """Wait until every node of the quorum is back, and has all that the leaders have."""
+        """Wait until every quorum node is running and has caught up with the leaders' logs."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             with contextlib.suppress(DemoFailedError):
@@ -104,7 +113,7 @@ class Cluster:
         raise DemoFailedError(f"the nodes that were killed are back within {PATIENCE_S} s")
 
     def objects(self) -> list[Path]:
-        """What lies in the store."""
+        """Return the sorted paths of all objects in the cluster's object store."""
         files = (self.directory / "objects").rglob("[0-9]*")  # beside them is the store's own mark
         return sorted(path for path in files if path.is_file())
 
@@ -129,7 +138,7 @@ class Cluster:
             self._process.stdout.close()
 
     def _is_whole(self, group: str) -> bool:
-        """Does every voter fetch, or lead, and is none far behind? (Its leader never rests.)"""
+        """Return whether all voters of a log fetched lately and lag by less than 50 records."""
         now_ms = time.time() * 1000
         voters = [one for one in self._quorum(group)["replicas"] if one["status"] != "Observer"]
         return len(voters) == len(QUORUM) and all(
@@ -155,7 +164,7 @@ class Cluster:
         return ran.stdout
 
     def _listen(self) -> None:
-        """So that it never waits for us to read."""
+        """Read the output of `esker dev`, so that a full pipe never blocks the command."""
         assert self._process is not None, "started"
         assert self._process.stdout is not None, "it is a pipe"
         with contextlib.suppress(ValueError):  # closed, when all is over
@@ -164,7 +173,10 @@ class Cluster:
 
 
 def _port(first: int) -> int:
-    """The first of ports that are free for brokers, with room for a quorum above."""
+    """Return the first port, from `first` on, where two ports in a row are free for brokers.
+
+    Raises:  DemoFailedError.
+    """
     for port in range(first, first + 2000, 2 * QUORUM_PORTS_FROM):
         if is_free(port) and is_free(port + 1):
             return port

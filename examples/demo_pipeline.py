@@ -30,7 +30,7 @@ REPORT = ROOT / ".cache" / "demo-report"
 
 
 def sow(cluster: Cluster, lines: Lines) -> list[bytes]:
-    """A topic whose older records are due. What is to stay of it."""
+    """Create a topic, mostly of expired records; return the values that retention is to keep."""
     words = ["topics", "create", "--topic", TOPIC, "--partitions", "1"]
     for name, value in SETTINGS.items():
         words += ["--config", f"{name}={value}"]
@@ -57,7 +57,10 @@ def sow(cluster: Cluster, lines: Lines) -> list[bytes]:
 
 
 def consumed(cluster: Cluster, count: int) -> list[bytes]:
-    """The group's next so many values, with their offset committed. Any error is one."""
+    """Consume and commit up to `count` next values of the consumer group; return the values.
+
+    Raises:  DemoFailedError.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -87,7 +90,7 @@ def consumed(cluster: Cluster, count: int) -> list[bytes]:
 
 
 def plan(cluster: Cluster, name: str, *, engine: str) -> dict[str, Any]:
-    """A plan of what is due; as the file has it."""
+    """Plan the cluster's retention with this engine, and return the plan file's content."""
     path = str(cluster.directory.parent / name)
     said = cluster.local(
         "spark", "retention", "plan", "--engine", engine, "--log-dir", "esker-data/quorum-1",
@@ -104,7 +107,7 @@ def plan(cluster: Cluster, name: str, *, engine: str) -> dict[str, Any]:
 
 
 def sweep(cluster: Cluster, kept: list[bytes]) -> None:
-    """Plan, apply, report; wait for the files to go; read, plan and audit what is left."""
+    """Plan and apply retention, then check that the expired objects and records are gone."""
     before = set(cluster.objects())
     planned = plan(cluster, "plan.jsonl", engine="spark")
     freed = sum(one["objects_freed"] for one in planned["effects"].values())
@@ -139,7 +142,7 @@ def sweep(cluster: Cluster, kept: list[bytes]) -> None:
 
 
 def audit(cluster: Cluster) -> None:
-    """Every node's logs and every object's bytes."""
+    """Audit the logs of all quorum nodes and the bytes of all objects, and claim no finding."""
     words = ["spark", "audit"]
     for number in (1, 2, 3):
         words += ["--log-dir", f"esker-data/quorum-{number}"]
@@ -151,7 +154,7 @@ def audit(cluster: Cluster) -> None:
 
 
 def report(cluster: Cluster) -> None:
-    """A page to open; it outlives the demo."""
+    """Write the cluster's HTML report to a directory that remains after the demo."""
     words = ("spark", "report", "--log-dir", "esker-data/quorum-1", "--out", str(REPORT))
     said = cluster.local(*words, "--bootstrap-controller", cluster.controllers)
     shown = REPORT.relative_to(ROOT) / "report.html"

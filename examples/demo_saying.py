@@ -11,7 +11,10 @@ OUT = Console(width=98, highlight=False, soft_wrap=True)
 
 
 def claim(text: str, *, holds: bool) -> None:
-    """State something, if it holds. Raises DemoFailedError."""
+    """Print the claim with a tick if `holds` is true, or else end the demo with an error.
+
+    Raises:  DemoFailedError.
+    """
     if not holds:
         raise DemoFailedError(text)
     OUT.print(f"  [green]✓[/] {escape(text)}")

@@ -58,7 +58,7 @@ def settings(index: int, addresses: list[str], password: str) -> EmbeddedSetting
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """Ask again while the processes elect a leader.
+    """Repeat a call until it succeeds, because it fails while the processes elect a leader.
 
     The same request every time: its outcome may be unknown, and repeated it changes nothing more.
     """
@@ -79,7 +79,7 @@ async def create_topic(coordinator: BatchCoordinator) -> None:
 
 
 async def commit(coordinator: BatchCoordinator, broker_id: int) -> list[int]:
-    """Commit objects of one batch of ten records, written now; the offsets they were given."""
+    """Commit objects of one batch each, and return the batches' assigned base offsets."""
     asked = AcquireObjectLeaseRequest(
         coordinator_partition=0, broker_id=broker_id, broker_epoch=1, object_count=OBJECTS
     )
@@ -106,7 +106,7 @@ async def commit(coordinator: BatchCoordinator, broker_id: int) -> list[int]:
 
 
 async def find(coordinator: BatchCoordinator) -> dict[str, object]:
-    """Where the partition's batches are, from this process's own state."""
+    """Return the partition's high watermark and object keys, from this process's local state."""
     topic = FindBatchesRequest.Topic
     partition = topic.Partition(partition_index=0, offset=0, max_bytes=2**30)
     answer = await coordinator.call(
@@ -122,7 +122,7 @@ async def find(coordinator: BatchCoordinator) -> dict[str, object]:
 
 
 async def serve(index: int, addresses: list[str], password: str) -> None:
-    """Do what is asked on standard input, a word a line; answer in JSON, a line each."""
+    """Run one process: execute each command on standard input, and print its answer as JSON."""
     coordinator = EmbeddedCoordinator(settings(index, addresses, password))
     await coordinator.start()
     print(json.dumps("ready"), flush=True)
@@ -149,7 +149,7 @@ async def serve(index: int, addresses: list[str], password: str) -> None:
 
 
 def until(ask: Callable[[], Any], enough: Callable[[Any], Any]) -> Any:
-    """The first answer that is enough."""
+    """Call `ask` until `enough` accepts the answer, and return that answer."""
     deadline = time.monotonic() + PATIENCE_S
     while not enough(answer := ask()):
         if time.monotonic() > deadline:
@@ -173,7 +173,7 @@ class Process:
         assert json.loads(self._hear()) == "ready"
 
     def ask(self, word: str) -> Any:
-        """What it answers."""
+        """Send a command word to the process, and return the process's answer."""
         self._say(word)
         said = json.loads(self._hear())
         if "error" in said:
@@ -181,7 +181,7 @@ class Process:
         return said["answer"]
 
     def find(self, end_offset: int) -> Any:
-        """What it finds once its own state has that much; it may be behind for a moment."""
+        """Wait until the process's local state has this end offset; return the found batches."""
         return until(lambda: self.ask("find"), lambda found: found["high_watermark"] >= end_offset)
 
     def kill(self) -> None:

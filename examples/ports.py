@@ -38,7 +38,7 @@ class _Ports:
         self._next = 0
 
     def take(self, distances: Sequence[int]) -> int:
-        """The next port that is free together with those at these distances above it."""
+        """Return the next port that is free together with the ports at these distances above it."""
         self._own()
         span = 1 + max(distances)
         for _ in range(BLOCK):
@@ -73,7 +73,7 @@ class _Ports:
 
 
 def _is_free(port: int) -> bool:
-    """Not even by a connection that was just closed."""
+    """Return whether the port can be bound; a port of a just closed connection cannot."""
     with socket.socket() as probe:
         try:
             probe.bind((HOST, port))
@@ -86,7 +86,7 @@ _ports = _Ports()
 
 
 def free_port() -> int:
-    """A port that is this process's own, and nobody listens there.
+    """Return a free port that no other process gets from this module.
 
     Raises:  NoPortError.
     """
@@ -94,10 +94,10 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ones."""
+    """Return `count` different free ports."""
     return [free_port() for _ in range(count)]
 
 
 def free_row(distances: Sequence[int]) -> int:
-    """A port that is free, as are those at these distances above it."""
+    """Return a free port above which the ports at these distances are free, too."""
     return _ports.take(distances)

@@ -62,10 +62,10 @@ class Table:
                 future.set_result(None)
 
     def lead(self, epoch: Epoch) -> None:
-        """Decisions may be made now: everything before this epoch is applied."""
+        """Do nothing when this node becomes leader: all earlier records are applied already."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """What was accepted and not committed has an unknown outcome: say so to who waits."""
+        """Fail all waiting `put` calls, whose outcome is unknown, because leadership ended."""
         for _, future in self._waiting:
             if not future.done():
                 future.set_exception(ConnectionError(f"no longer leader of epoch {epoch}"))
@@ -76,7 +76,7 @@ class Table:
     # What users ask:
 
     async def put(self, key: str, value: str) -> None:
-        """Set a value; returns once it is committed. On the leader only."""
+        """Set a key's value on the leader, and return once the change is committed."""
         epoch = self._log.leading_epoch
         if epoch is None:
             raise ConnectionError(f"ask node {self._log.leader_id}")
@@ -86,7 +86,7 @@ class Table:
         await ticket.committed
 
     async def get(self, key: str) -> str | None:
-        """The value now: no older than any `put` that returned before this call. On the leader."""
+        """Return a key's value on the leader, as of this call or later."""
         offset = await self._log.barrier()
         assert self.applied >= offset, (
             "the barrier waits for what is committed, and we apply at once"
@@ -114,7 +114,7 @@ def _now_ms() -> int:
 
 
 def bootstrap() -> tuple[MetadataRecord, ...]:
-    """What the first leader writes to the cluster log: one topic, one partition, one group."""
+    """Return the first records of the cluster log: feature level, topic and one partition."""
     return (
         FeatureLevelRecord(name="metadata.version", feature_level=27),
         TopicRecord(name=BENCH_LOG, topic_id=TOPIC_ID),
@@ -133,7 +133,7 @@ def bootstrap() -> tuple[MetadataRecord, ...]:
 
 
 def configurations(root: Path) -> list[NodeConfig]:
-    """Three nodes on free ports of this machine, their directories formatted."""
+    """Return the configurations of three nodes on free ports, and format their directories."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in NODE_IDS]
     ports = dict(zip(NODE_IDS, (one.getsockname()[1] for one in sockets), strict=True))
     for one in sockets:
@@ -174,14 +174,14 @@ def configurations(root: Path) -> list[NodeConfig]:
 
 
 async def table_of(node: Node) -> Table:
-    """The node's table, once its group has begun."""
+    """Wait until the node runs the table's Raft group, and return the node's table."""
     while (log := node.group(BENCH_LOG)) is None:
         await asyncio.sleep(0.01)
     return Table(log)
 
 
 async def leader_of(nodes: dict[NodeId, Node]) -> NodeId:
-    """The node that leads the table's log, once one does."""
+    """Wait until a node leads the table's log, and return that node's id."""
     while True:
         for node_id, node in nodes.items():
             log = node.group(BENCH_LOG)

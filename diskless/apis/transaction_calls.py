@@ -66,7 +66,7 @@ class TransactionCalls:
     def __init__(
         self, cluster: Cluster, owner: TransactionOwner, ids: Any, *, max_timeout_ms: int
     ) -> None:
-        """Create the handlers of a broker.
+        """Create a broker's handlers of transaction requests, such as EndTxn.
 
         Args:  owner: of this broker's transactional ids.
                ids: gives unused producer ids (`diskless.apis.producers.ProducerIds`).
@@ -254,7 +254,7 @@ class TransactionCalls:
 
 
 def _code(answer: Any, api_key: int, version: int) -> ErrorCode:
-    """Return the code that answers a client, for what the log has answered."""
+    """Return the client's error code for an answer of the transaction log, by request version."""
     code = answer if isinstance(answer, ErrorCode) else ErrorCode(answer.error_code)
     if code is ErrorCode.PRODUCER_FENCED and version < FIRST_FENCED_VERSIONS[api_key]:
         return ErrorCode.INVALID_PRODUCER_EPOCH

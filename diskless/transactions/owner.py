@@ -56,7 +56,7 @@ class TransactionOwner:
         self.in_doubt = 0
 
     def chosen_broker(self, transactional_id: str) -> int | None:
-        """Return the id of the broker that should own an id, or None if no broker is unfenced."""
+        """Return the broker that should own a transactional id; None if all are fenced."""
         members = [broker.broker_id for broker in unfenced_brokers(self._cluster.image)]
         return transaction_broker(transactional_id, members)
 
@@ -133,7 +133,7 @@ class TransactionOwner:
         return ErrorCode.NOT_COORDINATOR
 
     async def _acquire(self, transactional_id: str, owned: _Id, *, create: bool) -> ErrorCode:
-        """Acquire the ownership of an id at the transaction log; return NONE or an error."""
+        """Acquire a transactional id's ownership for this broker; return NONE or an error."""
         broker = self._cluster.image.brokers.get(self._cluster.broker_id)
         if broker is None:
             return ErrorCode.NOT_COORDINATOR

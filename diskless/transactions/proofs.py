@@ -103,7 +103,7 @@ class TransactionProofs:
         return Proof(producer, number, 2 if is_v2 else 1, began_at_ms, self._refused)
 
     def _refused(self, producer: Producer) -> None:
-        """Forget the proofs of an id, because a batch coordinator refused the number."""
+        """Forget a transactional id's proofs, because a coordinator refused their number."""
         self._told.pop(producer.transactional_id, None)
         self._remember(producer.transactional_id, _Told())
 

@@ -97,7 +97,7 @@ class _MalformedError(Exception):
 
 
 def _body(batch: Batch, limit_bytes: int) -> Buffer:
-    """Return a batch's decompressed records; refuse a record count too large for their size."""
+    """Return a batch's decompressed records; raise an error if the count exceeds their size."""
     if batch.header.record_count == 0:  # an emptied batch
         if batch.header.size_bytes != HEADER_SIZE_BYTES:
             raise _corrupt(batch, "no records, but bytes for some")

@@ -116,7 +116,7 @@ def build_object(
 
 
 def footer_range(trailer: Buffer, size_bytes: int) -> tuple[int, int]:
-    """Return the footer's offset and size, read from the trailer of a WAL object.
+    """Return the offset and size in bytes of a WAL object's footer, read from its trailer.
 
     Raises:  DamagedObjectError.
     """

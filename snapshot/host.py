@@ -139,7 +139,7 @@ class MachineHost(SnapshotScheduler):
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Begin to apply newly committed records, at once or after the configured apply delay.
+        """Begin to apply newly committed records after the configured apply delay, if any.
 
         During the delay the replica does what others wait for: a leader sends its answers, a
         follower begins its flush and sends its next Fetch. Records committed meanwhile are

@@ -109,7 +109,7 @@ def list_downloads(files: FileSystem, directory: Path) -> dict[OffsetAndEpoch, P
 
 
 def mark_deleted(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> Path:
-    """Rename a checkpoint durably so that no list contains it; return the path to delete.
+    """Rename a checkpoint durably, to be no longer listed; return the path to delete.
 
     Whoever has it open can go on reading, also after the unlink.
     """

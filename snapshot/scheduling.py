@@ -93,7 +93,7 @@ class SnapshotScheduler(ABC):
 
     @property
     def situation(self) -> Situation:
-        """Return the bytes, records and time since the newest checkpoint, for the policy."""
+        """Return the log bytes, records and time since the newest checkpoint, for the policy."""
         newest = self.store.newest
         newest_offset = 0 if newest is None else newest.offset
         return Situation(

@@ -119,7 +119,7 @@ class Requests:
         self.served: Counter[int] = Counter() if served is None else served
 
     def ask(self, request: Request, send: Send, connection: Connection | None = None) -> None:
-        """Process a request, and call `send` exactly once with the response, now or later.
+        """Process a request; call `send` exactly once, either before returning or afterwards.
 
         Args:  connection: of the request; the end of a broker's session may follow from its end.
         """
@@ -318,7 +318,7 @@ class Requests:
         send: Send,
         connection: Connection | None = None,
     ) -> None:
-        """Answer a heartbeat at once, unless a record for the broker must be written or is pending.
+        """Answer a heartbeat immediately, unless a record of the broker is needed or pending.
 
         Only pending records of this broker matter.
         """
@@ -370,7 +370,7 @@ class Requests:
     # --- coordinators ---------------------------------------------------------------------------
 
     def _assign(self, request: AssignPartitionToBatchCoordinatorRequest, send: Send) -> None:
-        """Check the requested moves of partitions between coordinators; start the allowed moves.
+        """Check requested moves of partitions between coordinators; start those allowed.
 
         See `partition_moves`.
         """

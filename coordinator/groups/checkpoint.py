@@ -62,7 +62,7 @@ def _sorted_runs(keys: Iterable[K]) -> Generator[bytes, None, list[list[K]]]:
 
 
 def group_values(group_id: str, group: Group) -> Iterator[bytes]:
-    """Yield one group's encoded records: the owner, the generation, and all offsets."""
+    """Yield one consumer group's encoded records: the owner, the generation, and all offsets."""
     yield encode_record(
         GroupOwnerRecord(
             group_id=group_id,

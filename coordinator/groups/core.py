@@ -169,16 +169,16 @@ class GroupBroker:
         self.request(request, then)
 
     def on_ownership_lost(self, group_id: str) -> None:
-        """Stop coordinating a group that another broker coordinates now."""
+        """Stop coordinating a consumer group that another broker coordinates now."""
         self.forget(group_id, ErrorCode.NOT_COORDINATOR)
 
     def on_group_removed(self, group_id: str, ownership_epoch: int) -> None:
-        """Stop coordinating a group that was removed from the group log."""
+        """Stop coordinating a consumer group that was removed from the group log."""
         self._reads.note_removal(group_id, ownership_epoch)
         self.on_ownership_lost(group_id)
 
     def forget(self, group_id: str, code: ErrorCode) -> None:
-        """Stop coordinating a group; answer its waiting requests with `code`."""
+        """Stop coordinating a consumer group; answer its waiting requests with `code`."""
         slot = self.groups.pop(group_id)
         if isinstance(slot, ClassicGroup) and not slot.is_idle:
             log.info("group=%s action=given_up reason=%s", group_id, code.name)
@@ -279,7 +279,7 @@ class GroupBroker:
         return self._validate_commit(IDS_VERSION - 1, without_transaction(request))
 
     def dispatch(self, group: ClassicGroup, inbound: InboundRequest) -> None:
-        """Process a client's request for a group that this broker has loaded."""
+        """Process a client's request for a consumer group that this broker has loaded."""
         if isinstance(inbound.request, rpc.OffsetCommitRequest):
             self._commit_offsets(group, inbound, inbound.request)
         elif isinstance(inbound.request, rpc.TxnOffsetCommitRequest):

@@ -83,7 +83,7 @@ class Context:
 
 
 def decide_acquire(request: rpc.AcquireGroupOwnershipRequest, context: Context) -> Decision:
-    """Make a broker the owner of a group, and return the group's last generation.
+    """Make a broker the owner of a consumer group, and return the group's last generation.
 
     Raises:  CoordinatorError for a broker epoch that neither this log nor the image knows: the
              image is old, or the epoch is made up. Kept, it would shut out the real broker.
@@ -273,7 +273,7 @@ def to_record_topic(
 def decide_commit_generation(
     request: rpc.CommitGroupGenerationRequest, context: Context
 ) -> Decision:
-    """Commit the result of a completed rebalance as the group's current generation."""
+    """Commit the result of a completed rebalance as the consumer group's current generation."""
     group, code, message = check_owner(
         context, request.group_id, request.ownership_epoch, request.sequence
     )
@@ -324,7 +324,7 @@ def generation_size(members: Iterable[GroupGenerationRecord.Member]) -> int:
 
 
 def decide_remove(request: rpc.RemoveGroupRequest, context: Context) -> Decision:
-    """Remove a group that has no members.
+    """Remove a consumer group that has no members.
 
     An owner's removal is numbered like its commits: a late copy, which arrives when the group was
     created anew, names another ownership and removes nothing.
@@ -351,7 +351,7 @@ def decide_remove(request: rpc.RemoveGroupRequest, context: Context) -> Decision
 
 
 def decide_remove_offsets(request: rpc.RemoveGroupOffsetsRequest, context: Context) -> Decision:
-    """Remove committed offsets of a group at the request of the group's owner.
+    """Remove committed offsets of a consumer group at the request of the group's owner.
 
     The removal is numbered like the owner's commits, so that a late copy of it does not remove an
     offset that was committed since. Source: KIP-496.
@@ -423,7 +423,7 @@ def _expire_group(
 
 
 def _was_just_emptied(group: Group, context: Context) -> bool:
-    """Return whether the group may have lost its last member a short time ago.
+    """Return whether the consumer group may have lost its last member a short time ago.
 
     Such a member may return, and continue.
     """

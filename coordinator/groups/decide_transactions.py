@@ -50,7 +50,7 @@ _Commit = rpc.CommitTransactionalOffsetsRequest.Commit
 def decide_commit_transactional(
     request: rpc.CommitTransactionalOffsetsRequest, context: Context
 ) -> Decision:
-    """Keep offsets of open transactions as pending offsets of a group.
+    """Keep offsets of open transactions as pending offsets of a consumer group.
 
     Raises:  CoordinatorError below the level of these records.
     """

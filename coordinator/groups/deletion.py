@@ -32,7 +32,7 @@ class GroupTicket:
         self._put = put
 
     def on_response(self, response: Any) -> None:
-        """Add one group's result to the DeleteGroups response."""
+        """Add one consumer group's result to the DeleteGroups response."""
         self._put(response)
 
 
@@ -43,7 +43,7 @@ def begin_deletion(
     ask: Callable[[str, InboundRequest], None],
     reply: Callable[[InboundRequest, Response], None],
 ) -> None:
-    """Delete each group of a DeleteGroups request; reply when all have a result."""
+    """Delete each consumer group of a DeleteGroups request; reply when all have a result."""
     names = tuple(dict.fromkeys(request.groups_names))
     if len(names) > MAX_DELETED:
         reply(inbound, error_response(inbound, ErrorCode.INVALID_REQUEST))

@@ -148,7 +148,7 @@ def _refuse_fetch(request: rpc.OffsetFetchRequest, version: int, code: ErrorCode
 def describe_error(
     group_id: str, code: ErrorCode, *, state: str = "", message: str | None = None
 ) -> rpc.DescribeGroupsResponse.DescribedGroup:
-    """Build a DescribeGroups entry for a group that cannot be described."""
+    """Build a DescribeGroups entry for a consumer group that cannot be described."""
     return rpc.DescribeGroupsResponse.DescribedGroup(
         error_code=int(code),
         error_message=message,

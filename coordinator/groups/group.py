@@ -540,7 +540,7 @@ class ClassicGroup(Rebalance):
     # --- describing ---------------------------------------------------------------------------
 
     def describe(self) -> rpc.DescribeGroupsResponse.DescribedGroup:
-        """Build the group's entry in a DescribeGroups response."""
+        """Build the consumer group's entry in a DescribeGroups response."""
         group_type = rpc.DescribeGroupsResponse.DescribedGroup
         stable = self.state is State.STABLE
         return group_type(

@@ -159,7 +159,7 @@ class GroupLog:
             on_done()
 
     def when_applied(self, offset: Offset, on_done: Callable[[], None]) -> None:
-        """Call `on_done`, now or later, when the state has every record below `offset`."""
+        """Call `on_done` as soon as the applied state has every record below `offset`."""
         if self.machine.applied.offset >= offset:
             on_done()
         else:

@@ -61,13 +61,13 @@ class Owner(Env, Protocol):
         """Send the response to a client's request."""
 
     def acquire(self, group_id: str, *, create: bool, then: Callable[[Any], None]) -> None:
-        """Request a group's ownership from the group log."""
+        """Request a consumer group's ownership from the group log."""
 
     def on_loaded(self, loading: Loading, response: Any) -> None:
-        """Take over a group whose ownership was granted."""
+        """Take over a consumer group whose ownership was granted."""
 
     def forget(self, group_id: str, code: ErrorCode) -> None:
-        """Stop coordinating a group; answer its waiting requests with `code`."""
+        """Stop coordinating a consumer group; answer its waiting requests with `code`."""
 
 
 class Loading:
@@ -137,7 +137,7 @@ class Loading:
             self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
 
     def _reject_missing_group(self) -> None:
-        """Refuse the waiting requests, because the group does not exist.
+        """Refuse the waiting requests, because the consumer group does not exist.
 
         No waiting request creates it.
         """
@@ -148,7 +148,7 @@ class Loading:
 
 
 def _missing_group_code(inbound: InboundRequest) -> ErrorCode:
-    """Return the error code that answers this request if the group does not exist."""
+    """Return the error code that answers this request if the consumer group does not exist."""
     match inbound.request:
         case OffsetCommitRequest() | TxnOffsetCommitRequest():
             return ErrorCode.ILLEGAL_GENERATION
@@ -159,14 +159,14 @@ def _missing_group_code(inbound: InboundRequest) -> ErrorCode:
 
 
 def _loading_code(inbound: InboundRequest) -> ErrorCode:
-    """Return the error code that answers this request while the group is being loaded."""
+    """Return the error code that answers this request while the consumer group is being loaded."""
     if isinstance(inbound.request, _REPEATED_WHILE_LOADING):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def creates_group(inbound: InboundRequest) -> bool:
-    """Return whether this request creates the group if it does not exist."""
+    """Return whether this request creates the consumer group if it does not exist."""
     request = inbound.request
     if isinstance(request, JoinGroupRequest):
         return not request.member_id

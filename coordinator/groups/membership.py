@@ -73,7 +73,7 @@ class Membership:
     _offers: Counter[str] = field(default_factory=Counter)
 
     def add(self, member: Member) -> None:
-        """Add a member; the first member of a group becomes the leader."""
+        """Add a member; the first member of a consumer group becomes the leader."""
         assert member.member_id not in self.members, f"added twice: {member}"
         self.members[member.member_id] = member
         self.pending.discard(member.member_id)

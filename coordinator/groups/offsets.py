@@ -213,7 +213,7 @@ def requested_groups(
 
 
 def fetch_request(group: FetchGroup) -> group_log.FetchGroupStateRequest:
-    """Build the group log's request for one group's offsets."""
+    """Build the group log's request for one consumer group's offsets."""
     return group_log.FetchGroupStateRequest(
         group_id=group.group_id,
         topics=None
@@ -230,7 +230,7 @@ def fetch_request(group: FetchGroup) -> group_log.FetchGroupStateRequest:
 
 
 def resolve_names(group: FetchGroup, topics: Topics) -> FetchGroup:
-    """Return the group with its topic ids resolved to the names in the cluster image."""
+    """Return the consumer group with its topic ids resolved to the names in the cluster image."""
     if group.topics is None:
         return group
     return group._replace(
@@ -275,7 +275,7 @@ FetchedGroup = tuple[FetchGroup, ErrorCode, group_log.FetchGroupStateResponse | 
 
 
 def fetch_response(found: Sequence[FetchedGroup], version: int, topics: Topics) -> Response:
-    """Build an OffsetFetch response from the result of each group."""
+    """Build an OffsetFetch response from the result of each consumer group."""
     if version < GROUPS_VERSION:
         group, code, state = found[0]
         partition_type: Any = rpc.OffsetFetchResponse.OffsetFetchResponseTopic
@@ -311,7 +311,7 @@ def _topic_responses(
     version: int,
     topic_type: Any,
 ) -> tuple[Any, ...]:
-    """Build the responses of one group's requested topics."""
+    """Build the responses of one consumer group's requested topics."""
     stored: dict[str, dict[int, StoredOffset]] = {
         topic.topic_name: {partition.partition_index: partition for partition in topic.partitions}
         for topic in (() if state is None else state.topics)

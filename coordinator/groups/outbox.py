@@ -79,10 +79,10 @@ class Env(Protocol):
         """Send a group's request to the group log; the group's request queue gets the response."""
 
     def on_ownership_lost(self, group_id: str) -> None:
-        """Stop coordinating a group that another broker coordinates now."""
+        """Stop coordinating a consumer group that another broker coordinates now."""
 
     def on_group_removed(self, group_id: str, ownership_epoch: int) -> None:
-        """Stop coordinating a group that was removed from the group log."""
+        """Stop coordinating a consumer group that was removed from the group log."""
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class GroupOutbox:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the group has no request to the log in flight or queued."""
+        """Return whether the consumer group has no request to the log in flight or queued."""
         return not self._in_flight and not self._queue
 
     # --- queueing -----------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class GroupOutbox:
         self._append(_Commit(commit, size, on_done, deadline_ms, is_connected))
 
     def remove(self, on_done: OnDone) -> None:
-        """Queue the group's removal; call `on_done` once with its result."""
+        """Queue the consumer group's removal; call `on_done` once with its result."""
         if len(self._queue) >= MAX_PARKED:
             on_done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return

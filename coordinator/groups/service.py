@@ -135,7 +135,7 @@ async def _barrier(groups: GroupLog) -> None:
 def fetch_state(
     request: rpc.FetchGroupStateRequest, image: GroupsImage
 ) -> rpc.FetchGroupStateResponse:
-    """Return a group's committed state, or GROUP_ID_NOT_FOUND."""
+    """Return a consumer group's committed state, or GROUP_ID_NOT_FOUND."""
     group = image.groups.get(request.group_id)
     if group is None:
         return rpc.FetchGroupStateResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND))

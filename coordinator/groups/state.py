@@ -60,7 +60,7 @@ class Group(NamedTuple):
 
     @property
     def record_count(self) -> int:
-        """Return the number of records that the group has in a checkpoint."""
+        """Return the number of records that the consumer group has in a checkpoint."""
         return 1 + (self.generation is not None) + len(self.offsets) + self.pending.total
 
 
@@ -179,7 +179,7 @@ class GroupsEdit:
     def _commit(
         self, group: Group, committed: list[tuple[TopicPartition, CommittedOffset]]
     ) -> Group:
-        """Return a group with more committed offsets."""
+        """Return a consumer group with more committed offsets."""
         offsets = group.offsets.edit()
         for place, position in committed:
             offsets.set(place, position)
@@ -263,7 +263,7 @@ class GroupsEdit:
             self._end(producer_id, number, record.ended_at_ms)
 
     def _supersede(self, group_id: str, group: Group, places: Iterable[TopicPartition]) -> Group:
-        """Return a group without pending offsets of these partitions."""
+        """Return a consumer group without pending offsets of these partitions."""
         if not group.pending.total:
             return group
         pending, changed = group.pending.supersede(places)

@@ -65,7 +65,7 @@ class Places(Protocol):
         """Return the batch coordinator of a partition, or None if the image lacks the partition."""
 
     def offset(self) -> int:
-        """Return the exclusive end offset of the cluster image."""
+        """Return the offset up to which (exclusive) the cluster image has the log's records."""
 
 
 @dataclass(slots=True)

@@ -158,7 +158,7 @@ def find_orphans(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> FoundOrphans:
-    """Classify the objects of a listing by the logs, which are read after the listing.
+    """Read the logs, after a listing was taken, to tell its orphans from other listed objects.
 
     Args:    progress: called with the name of each log before it is read.
     Raises:  OrphansError if they are another cluster's; as `known_objects_at`.

@@ -71,7 +71,7 @@ class Helper:
         process.wait()
 
     def kill(self) -> None:
-        """Kill the process; a pending request raises HelperError."""
+        """Kill the helper process; a pending request to it raises HelperError."""
         if self._process is not None:
             self._process.kill()
 

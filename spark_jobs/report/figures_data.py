@@ -32,7 +32,7 @@ from spark_jobs.report.words import count, duration, list_names, plain, share, s
 
 
 def _over_time(rows: Rows, key: str, value: str, starts: Sequence[int]) -> tuple[list[str], Layers]:
-    """Return names and a time series for each: the largest series first, OTHERS last."""
+    """Return names and the time series of each name, the largest series first, OTHERS last."""
     place = {start: i for i, start in enumerate(starts)}
     values: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
     for row in rows:

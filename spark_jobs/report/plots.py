@@ -259,7 +259,7 @@ def bars(names: Sequence[str], layers: Layers, word: Word, label: str) -> Draw:
 
 
 def columns(names: Sequence[str], layers: Layers, word: Word, label: str, below: str = "") -> Draw:
-    """Draw stacked vertical bars; leave out some labels if there are many."""
+    """Draw stacked vertical bars; if there are many bars, label only some of them."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()

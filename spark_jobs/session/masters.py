@@ -36,7 +36,7 @@ class Master:
         return self.threads > 0
 
     def check_reachable(self) -> None:
-        """Raise SessionError if the standalone cluster's master does not listen."""
+        """Raise SessionError if a standalone cluster's master accepts no connection."""
         if self.addresses and self._connect() is None:
             raise SessionError(
                 Failure(f"no Spark master answers at {self.url}", "is it running there?")

@@ -131,7 +131,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"log": name, "offset": logs.log(name).end_offset()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Limit this run to the records that the log holds now."""
+        """Limit this run of the streaming query to the records that the log holds at its start."""
         logs, name = self._open_logs()
         self._until = logs.log(name).end_offset()
 

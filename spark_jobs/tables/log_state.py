@@ -145,7 +145,7 @@ def span_of_state(log: Log, offset: int | None) -> tuple[int, Sequence[Span]]:
 
 
 def _earliest(log: Log) -> int | None:
-    """Return the lowest offset at which the state can be computed; None for an unusable log."""
+    """Return the lowest offset at which the state can be computed; None if records were lost."""
     try:
         first = next(iter(log.spans(log.end_offset())), None)
     except LostRangeError:
@@ -254,7 +254,7 @@ class _Tables:
     def _replace(
         self, partition: Numbers, runs: Numbers, number: dict[tuple[str, int], int]
     ) -> tuple[Numbers, Numbers]:
-        """Replace older runs of batches by the runs of rewritten objects."""
+        """Replace runs of batches in rewritten offset ranges by the runs of rewritten objects."""
         ranges = {number[place]: pairs for place, pairs in self._log.replaced.items()
                   if place in number}  # fmt: skip
         if not ranges:

@@ -115,7 +115,7 @@ class Cluster(Protocol):
         """Return all consumer groups in the local replica of the groups' log."""
 
     def groups_age_ms(self) -> float | None:
-        """Return an upper bound of the groups' replica age in ms, or None if unknown."""
+        """Return by how many ms the replica of the group log may lag; None if unknown."""
 
     async def ask_transactions(self, request: Request) -> Response | Failure:
         """Send a request once to the transaction log's leader; return a response or a Failure."""

@@ -100,7 +100,7 @@ class StaticView:
         return self.configs.get(topic_id, self.default_config)
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        """Return the fixed epoch of a broker, or None if the view lacks the broker."""
+        """Return the broker epoch that this view was given, or None if it lacks the broker."""
         return self.broker_epochs.get(broker_id)
 
     def controller_epoch(self) -> int | None:

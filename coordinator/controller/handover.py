@@ -277,7 +277,7 @@ class _CoordinatorOutbox:
         self.send_next()
 
     def close(self) -> None:
-        """End all waiting calls with an unknown outcome and make no more calls."""
+        """End every waiting call with NOT_LEADER_OR_FOLLOWER, and begin no further call."""
         self._closed = True
         for topic_id in list(self._waiting):
             self._notify(topic_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -497,7 +497,7 @@ _UNCONFIRMED: Final = _UnconfirmedTexts(
 def _decide_only(
     decide: Callable[[Any, Context], Decision],
 ) -> Callable[[Requests, Any, Send], None]:
-    """Return a request handler that only decides the request and sends the response."""
+    """Return a handler of requests that need nothing but the decision function `decide`."""
 
     def ask(requests: Requests, request: Any, send: Send) -> None:
         requests._decide(request, send, lambda context: decide(request, context))

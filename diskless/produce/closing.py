@@ -190,7 +190,7 @@ class AwaitedRequests:
             del self._missing[connection_id]
 
     def clear(self) -> None:
-        """Expect no request of any connection until its next request is answered."""
+        """Forget which connections are expected to send another Produce request."""
         self._missing.clear()
         self._any_answered = False
 

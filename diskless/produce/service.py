@@ -466,7 +466,7 @@ class ProduceService:
 
     @staticmethod
     def _has_proof(topic: TopicImage, awaited: AwaitedPartition) -> bool:
-        """Set the proof of a transactional batch, or else the partition's error."""
+        """Return whether a transactional batch is proved; set its proof or the error."""
         request = awaited.request
         if request.request.transactional_id is None:
             text = "a transactional batch without a transactional id"

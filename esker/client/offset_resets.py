@@ -139,7 +139,7 @@ def parse_plan(text: str, group: str, *, of_several: bool = False) -> dict[Topic
 
 
 def parse_topics(texts: Iterable[str]) -> dict[str, tuple[int, ...] | None]:
-    """Parse `topic` (all partitions: None) or `topic:0,1`, by topic. Raises ValueError.
+    """Return the partitions of each topic in texts `topic` (None: all) or `topic:0,1`.
 
     >>> parse_topics(["a:0,2", "b"])
     {'a': (0, 2), 'b': None}

@@ -126,7 +126,10 @@ def merge_topics(topics: Iterable[_Topic]) -> list[_Topic]:
 @app.command(name="object", epilog=OBJECT_EXAMPLE)
 def object_(
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Key of the object in the object store.")
+        str,
+        typer.Argument(
+            metavar="KEY", help="Key of the object to describe, as the object store lists it."
+        ),
     ],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,

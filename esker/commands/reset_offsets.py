@@ -53,7 +53,11 @@ Topics = Annotated[
     ),
 ]
 AllGroups = Annotated[
-    bool, typer.Option("--all-groups", help="Reset all groups; default: the named groups.")
+    bool,
+    typer.Option(
+        "--all-groups",
+        help="Reset offsets of all consumer groups; default: of the groups that GROUP names.",
+    ),
 ]
 AllTopics = Annotated[
     bool,

@@ -110,7 +110,7 @@ class GroupLogNodeService(GroupReplica):
     """The groups' log on a voter, which decides where it leads and answers brokers."""
 
     def __init__(self, host: ServiceHost, settings: LogSettings, listen: Listen) -> None:
-        """Prepare to host the log of the consumer groups on a voter.
+        """Create a voter's service for the log of the consumer groups; it is not started yet.
 
         Args:  listen: to this node's replica of the cluster log; called when the group begins.
         """

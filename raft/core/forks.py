@@ -88,7 +88,7 @@ class Forks:
     # -- in doubt ------------------------------------------------------------------------------
 
     def enter_doubt(self, fork: Fork) -> None:
-        """Become Unattached because of a fork, and report the fork without naming a successor."""
+        """Become Unattached because of a fork, and report the fork to the driver."""
         self._context.in_doubt = True
         self._discovery.join(self._context.epoch, None, "in doubt")
         self._context.gate.emit(InDoubt(fork))

@@ -32,7 +32,7 @@ class ParkedFetches:
             timers.set_earlier(Timer.PARKED, fetch.deadline_ms)
 
     def _has_news(self, leader: LeaderState, fetch: ParkedFetch) -> bool:
-        """Return whether new records, a new high watermark or a read is a reason to answer."""
+        """Return whether a parked Fetch is to be answered: records, high watermark or a read."""
         log = self._context.log
         if fetch.fetch_offset < log.end_offset:
             return True

@@ -147,7 +147,7 @@ class SnapshotQuery:
     def _read_chunk(
         self, index: int, granted: _GrantedPartition, max_bytes: int
     ) -> SnapshotChunk | None:
-        """Read a chunk of a checkpoint file, or refuse its partition if it cannot be read."""
+        """Return bytes of a checkpoint file; if they cannot be read, set an error, return None."""
         try:
             chunk = granted.snapshots.read(granted.snapshot_id, granted.position, max_bytes)
             if chunk is not None:

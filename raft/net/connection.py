@@ -423,7 +423,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- reading and pausing
 
     def _settle(self) -> None:
-        """Allocate or refuse memory for an incomplete frame once complete frames are served."""
+        """Reserve memory for an incomplete frame, or let it wait until memory is free."""
         if self.close_reason is not None:
             return
         reader, shared = self._reader, self._shared

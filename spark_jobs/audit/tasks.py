@@ -116,7 +116,7 @@ def sum_batches(name: str, span: Span) -> tuple[BlockSums | None, Findings]:
 
 
 def check_a_cluster(work: tuple[str, tuple[Span, ...], tuple[tuple[str, Span], ...]]) -> Findings:
-    """Check the cluster's metadata log; `work` holds the arguments of the check."""
+    """Return the audit's findings about the cluster metadata log, from packed arguments."""
     return check_cluster(*work)
 
 

@@ -44,7 +44,7 @@ def merge_frame(frame: DataFrame) -> DataFrame:
 
 
 def largest_of(frame: DataFrame, keys: Mapping[str, str], limit: int) -> DataFrame:
-    """Return, for each measure, the `limit` keys with the most bytes, in no order.
+    """Return the `limit` rows with the most bytes of each value of column `measure`, unsorted.
 
     Columns: `measure`, `name`, `number` and `bytes`.
     """

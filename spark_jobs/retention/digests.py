@@ -106,7 +106,7 @@ class StateSpan:
             yield from part.values()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the batches of all pieces, in order."""
+        """Yield the record batches of all log spans, by rising offset."""
         for part in self.parts:
             yield from part.batches()
 

@@ -60,7 +60,7 @@ def answers(program: Path, bootstrap: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in done.stdout.splitlines())
 
 
-def test_go_clients_get_the_answers_of_apache_kafka_to_administrative_requests(
+def test_esker_answers_administrative_requests_of_go_clients_as_apache_kafka_does(
     program: Path, kafka: Kafka, tmp_path: Path
 ) -> None:
     with EskerCluster(tmp_path / "esker", brokers=1, quorum=(1,)) as cluster:

@@ -109,7 +109,7 @@ def test_a_broker_whose_wall_clock_differs_from_the_controllers_reports_a_health
     run_virtually(story)
 
 
-def test_a_broker_compares_its_wall_clock_with_each_heartbeat_response() -> None:
+def test_a_broker_reports_a_clock_fault_if_heartbeat_responses_show_another_wall_clock() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             for number, ahead_ms, faults in ((1, 0, []), (2, 7_200_000, ["clock"])):

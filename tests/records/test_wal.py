@@ -75,7 +75,7 @@ def test_the_footer_of_a_wal_object_locates_the_bytes_of_each_partition() -> Non
     audit(whole)
 
 
-def test_a_wal_object_has_its_golden_bytes() -> None:
+def test_encoding_a_wal_object_gives_the_recorded_golden_bytes() -> None:
     whole = an_object([PartitionBatches(ONE, 2, [b"batch"], 9)])
     footer = bytes.fromhex(
         "96"  # six fields

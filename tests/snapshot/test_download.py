@@ -250,7 +250,7 @@ def test_a_download_accepts_a_checkpoint_of_a_java_leader_without_eskers_footer_
     assert disk.content(PATH) == data
 
 
-def test_a_checkpoint_download_to_a_disk_that_fills_up_leaves_the_chunks_written_before():
+def test_a_checkpoint_download_keeps_the_bytes_that_it_wrote_before_the_disk_was_full():
     disk = new_disk()
     store = shelf_on(disk)
     download = fetch(store, limit=3)

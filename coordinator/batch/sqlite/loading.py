@@ -92,7 +92,7 @@ class StoreSink:
 
 
 def load_records(store: Store, batches: Iterable[Batch]) -> Iterator[None]:
-    """Fill an empty database from a checkpoint's batches; yield every few milliseconds.
+    """Fill an empty database from a checkpoint, as a generator that pauses every few ms.
 
     What is loaded between two slices is measured in bytes: a partition's record has a hundred, one
     of its runs' up to tens of thousands, and a turn of the loop for each would take far longer.

@@ -268,7 +268,7 @@ def test_group_requests_time_out_while_the_group_log_has_no_leader() -> None:
     assert one.commit(6) == 0
 
 
-def test_a_group_assignment_survives_leader_changes_of_the_group_log() -> None:
+def test_a_consumer_groups_partition_assignment_survives_leader_changes_of_the_group_log() -> None:
     world = World()
     one = Consumer(world)
     assert one.join() == 0

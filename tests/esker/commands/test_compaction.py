@@ -100,7 +100,7 @@ def test_compaction_describe_prints_gets_now_and_after_a_merge_and_the_dirty_rat
     assert "Runs: unknown" in text[1]
 
 
-def test_compaction_describe_ends_with_1_for_an_unknown_topic() -> None:
+def test_compaction_describe_exits_with_status_1_for_an_unknown_topic() -> None:
     result = invoke("orders", "nowhere")
     assert result.exit_code == 1
     assert "no such diskless topic: nowhere" in result.output

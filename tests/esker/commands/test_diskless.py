@@ -98,7 +98,7 @@ def invoke(bootstrap: str, *words: str) -> Any:
     return runner.invoke(app, ["diskless", *words, "--bootstrap-controller", bootstrap])
 
 
-def test_diskless_describe_prints_topics_with_the_figures_of_kip_1163(bootstrap: str) -> None:
+def test_diskless_describe_prints_the_stored_and_object_bytes_of_a_topic(bootstrap: str) -> None:
     shown = invoke(bootstrap, "describe", *ONE)
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout.splitlines() == [

@@ -109,7 +109,7 @@ def test_a_command_reports_a_full_disk_under_its_standard_output_in_one_line(tmp
         assert ran.stderr == "esker: standard output: No space left on device\n"
 
 
-def test_no_socket_of_a_command_gets_the_descriptor_of_a_closed_standard_file() -> None:
+def test_no_socket_of_a_command_gets_the_descriptor_of_a_closed_standard_stream() -> None:
     """uvloop aborts if a socket has the descriptor of a standard file."""
     command = f"{sys.executable} -m esker topics list --bootstrap-server 127.0.0.1:1"
     for closed in ("<&-", ">&-", "<&- >&-"):

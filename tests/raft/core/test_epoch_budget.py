@@ -239,7 +239,7 @@ def fenced(epoch: int, leader_id: NodeId | None = None) -> FetchResponse:
 
 
 @pytest.mark.parametrize("said", [FAR - 40_000, FAR, FAR + 1, MAX_EPOCH])
-def test_a_voter_adopts_the_epoch_that_the_claimed_node_returns_to_a_confirmation_request(
+def test_a_voter_adopts_the_epoch_that_the_named_node_confirms_for_a_doubtful_claim(
     said: int,
 ) -> None:
     member, question = claimed()

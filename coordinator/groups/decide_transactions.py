@@ -42,6 +42,9 @@ LEVEL: Final = 4
 MAX_MARKERS: Final = 10_000
 """Transactions in one WriteGroupMarkers request."""
 
+MAX_PENDING: Final = 100_000
+"""Pending offsets of one group; each may replace a committed one, so no group needs more."""
+
 _UNKNOWN: Final = TransactionalProducer()
 
 _Commit = rpc.CommitTransactionalOffsetsRequest.Commit
@@ -67,8 +70,7 @@ def decide_commit_transactional(
         return Decision(
             (), rpc.CommitTransactionalOffsetsResponse(error_code=int(code), error_message=message)
         )
-    opened: dict[int, int] = {}  # numbers by producer id, by commits of this request
-    errors = tuple(_refuse(commit, group, opened, context) for commit in request.commits)
+    errors = _judge_commits(request.commits, group, context)
     response = rpc.CommitTransactionalOffsetsResponse(commit_errors=errors)
     accepted = tuple(
         PendingGroupOffsetsRecord.Commit(
@@ -89,6 +91,20 @@ def decide_commit_transactional(
         commits=accepted,
     )
     return Decision((record,), response)
+
+
+def _judge_commits(commits: Iterable[_Commit], group: Group, context: Context) -> tuple[int, ...]:
+    """Return the error of each commit of a request, or 0 where its offsets become pending."""
+    opened: dict[int, int] = {}  # numbers by producer id, by commits of this request
+    pending, errors = group.pending.total, []
+    for commit in commits:
+        offsets = sum(len(topic.partitions) for topic in commit.topics)
+        error = _refuse(commit, group, opened, context)
+        if not error and pending + offsets > MAX_PENDING:  # those that it replaces count, too
+            error = int(ErrorCode.POLICY_VIOLATION)
+        pending += 0 if error else offsets
+        errors.append(error)
+    return tuple(errors)
 
 
 def _refuse(commit: _Commit, group: Group, opened: dict[int, int], context: Context) -> int:

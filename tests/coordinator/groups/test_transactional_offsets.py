@@ -15,6 +15,7 @@ import pytest
 
 from coordinator.errors import CoordinatorError
 from coordinator.features import Features
+from coordinator.groups import decide_transactions
 from coordinator.groups.checkpoint import image_values
 from coordinator.groups.service import fetch_state
 from records.kafka_errors import ErrorCode
@@ -298,6 +299,18 @@ def test_the_group_log_refuses_a_commit_of_a_transaction_other_than_the_open_tra
     assert log.commit_in((1, 4)) == NOT_AVAILABLE
     assert log.commit_in((1, 3), "h") == 0
     assert log.commit_in((2, 4)) == 0
+
+
+def test_the_group_log_limits_the_pending_offsets_of_each_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decide_transactions, "MAX_PENDING", 2)
+    log = Log()
+    assert [log.commit_in((producer, 1)) for producer in (1, 2)] == [0, 0]
+    assert log.commit_in((3, 1)) == ErrorCode.POLICY_VIOLATION
+    assert log.commit_in((3, 1), "h") == 0
+    assert log.end((1, 1), is_committed=False) == 0
+    assert log.commit_in((3, 1)) == 0
 
 
 def test_a_marker_ends_only_the_transaction_with_its_number() -> None:

@@ -25,6 +25,7 @@ from esker.settings import (
     security,
     store,
     topic_defaults,
+    transactions,
 )
 from esker.settings.base import Section, Setting
 
@@ -39,6 +40,7 @@ SECTIONS: Final = (
     Section("Merging and compaction", compaction.SETTINGS),
     Section("The object store", store.SETTINGS),
     Section("Consumer groups", groups.SETTINGS),
+    Section("Transactions", transactions.SETTINGS),
 )
 
 SETTINGS: Final = {setting.key: setting for section in SECTIONS for setting in section.settings}

@@ -180,7 +180,7 @@ def _check_together(
     roles = _roles(values)
     voters: dict[NodeId, Endpoint] = values["controller.quorum.voters"]
     node_id = NodeId(values["node.id"])
-    errors = list(_group_errors(values))
+    errors = [*_group_errors(values), *_transaction_errors(values)]
     if CONTROLLER not in roles and node_id in voters:
         message = f"{node_id} is a voter's (controller.quorum.voters): a broker needs its own"
         errors.append(ConfigError("node.id", message))
@@ -275,6 +275,19 @@ def _group_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
         GroupSettings.of(values)
     except ValueError as error:
         yield ConfigError("group.max.session.timeout.ms", str(error))
+
+
+def _transaction_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
+    """Yield an error if a marker can be forgotten before a late commit of its transaction."""
+    lease_ms = values["esker.object.lease.timeout.ms"]
+    upload_ms = values["esker.append.upload.timeout.ms"]
+    if values["producer.id.expiration.ms"] <= lease_ms + upload_ms:
+        yield ConfigError(
+            "producer.id.expiration.ms",
+            f"is not above {lease_ms + upload_ms}, esker.object.lease.timeout.ms and "
+            "esker.append.upload.timeout.ms together: a batch that is committed late could reopen "
+            "a transaction that has ended; raise it or lower these",
+        )
 
 
 def _broker_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from coordinator.transactions.settings import TransactionSettings
 from esker.server.node import controller_settings
 from esker.settings.addresses import INSECURE, Place
 from esker.settings.config import SETTINGS, ConfigError, Endpoint, load_config, parse_config
@@ -406,3 +407,29 @@ def test_the_controller_and_the_coordinators_get_the_configured_maximum_counts()
     limits = controller_settings(config, cluster_id="c", bootstrap=()).controller.limits
     assert (limits.max_topics, limits.max_partitions) == (11, 12)
     assert config.coordinators.settings("c", 0).max_producers == 13
+
+
+def test_the_transaction_log_gets_the_configured_times_and_maximum_count():
+    given = {
+        **GOOD,
+        "transaction.max.timeout.ms": "11",
+        "transactional.id.expiration.ms": "12",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "13",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "14",
+        "esker.max.transactional.ids": "15",
+    }
+    assert TransactionSettings.of(parse_config(given).values) == TransactionSettings(
+        max_timeout_ms=11,
+        id_expiration_ms=12,
+        abort_interval_ms=13,
+        expiry_interval_ms=14,
+        max_ids=15,
+    )
+
+
+def test_a_node_refuses_to_forget_producers_sooner_than_a_batch_can_be_committed():
+    late_ms = 15 * 60_000 + 60_000  # the defaults of the lease and of the upload
+    assert parse_config({**GOOD, "producer.id.expiration.ms": f"{late_ms + 1}"})
+    with pytest.raises(ConfigError, match=f"not above {late_ms}, esker.object.lease") as caught:
+        parse_config({**GOOD, "producer.id.expiration.ms": f"{late_ms}"})
+    assert caught.value.key == "producer.id.expiration.ms"

@@ -211,6 +211,7 @@ class Services:
             **self.records.handlers(),
             **self.groups.handlers,
             **self.producers.handlers,
+            **self.transactions.handlers,
             **topics.handlers(cluster),
             **offsets.handlers(cluster, self.cache),
             **configs.handlers(cluster, own),

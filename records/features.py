@@ -4,7 +4,8 @@ A *feature* is a named level in the cluster's own log (FeatureLevelRecord). A no
 of levels, from `lowest` to `highest`, both inclusive; the cluster runs at one level, which is
 *finalized*. Kafka's features have Kafka's names and levels. `esker.version` is Esker's own: level 1
 is every format of Esker 0.1, level 2 allows those of the release line after it, level 3 replaced
-runs of batches (docs/design/compaction.md).
+runs of batches (docs/design/compaction.md), level 4 the formats of transactions
+(docs/design/transactions.md).
 
 Source: KIP-584, KIP-778, KIP-1022; docs/design/features.md.
 """
@@ -37,8 +38,8 @@ SUPPORTED: Final[Mapping[str, Levels]] = MappingProxyType(
         METADATA_VERSION: Levels(15, 27),
         "kraft.version": Levels(0, 0),  # voters stand in the settings, not in the log
         "group.version": Levels(0, 0),  # groups of the classic protocol
-        TRANSACTION_VERSION: Levels(0, 0),
-        ESKER_VERSION: Levels(1, 3),
+        TRANSACTION_VERSION: Levels(0, 1),  # 1: clients add partitions and end transactions
+        ESKER_VERSION: Levels(1, 4),
     }
 )
 """The features that this release supports. A highest level of 0: known, and not implemented."""
@@ -48,11 +49,42 @@ IMPLIED: Final[Mapping[str, int]] = MappingProxyType({ESKER_VERSION: 1})
 does not name it. Esker 0.1 names no `esker.version`."""
 
 NEW_FORMATS: Final[Mapping[str, frozenset[int]]] = MappingProxyType(
-    {METADATA_VERSION: frozenset({17, 23}), ESKER_VERSION: frozenset({2, 3})}
+    {METADATA_VERSION: frozenset({17, 23}), ESKER_VERSION: frozenset({2, 3, 4})}
 )
 """Levels that brought formats which lower levels cannot read: no downgrade goes below one."""
 
 
+DEPENDENCIES: Final[Mapping[tuple[str, int], tuple[str, int]]] = MappingProxyType(
+    {(TRANSACTION_VERSION, 1): (ESKER_VERSION, 4)}
+)
+"""A feature level, and the lowest level of another feature without which it is not finalized."""
+
+_OFF_BY_DEFAULT: Final = frozenset({TRANSACTION_VERSION})
+"""Features that are implemented, and that a new cluster has only if its operator asks for them."""
+
+
 def default_levels() -> dict[str, int]:
-    """Return the feature levels of a new cluster, the highest that this version supports."""
-    return {name: levels.highest for name, levels in SUPPORTED.items() if levels.highest}
+    """Return the feature levels of a new cluster: the highest supported ones, less what is off."""
+    return {
+        name: levels.highest
+        for name, levels in SUPPORTED.items()
+        if levels.highest and name not in _OFF_BY_DEFAULT
+    }
+
+
+def missing_dependency(name: str, levels: Mapping[str, int]) -> str | None:
+    """Return a sentence if a feature's level lacks another level that it depends on, or None.
+
+    Args:  levels: by feature name; features that it does not name are at their implied level.
+
+    >>> missing_dependency("transaction.version", {"transaction.version": 1, "esker.version": 3})
+    'transaction.version could not be set to 1 because it depends on esker.version level 4'
+    """
+    level = levels.get(name, 0)
+    for (feature, first), (other, needed) in DEPENDENCIES.items():
+        is_met = levels.get(other, IMPLIED.get(other, 0)) >= needed
+        if feature == name and level >= first and not is_met:
+            return (
+                f"{name} could not be set to {level} because it depends on {other} level {needed}"
+            )
+    return None

@@ -27,7 +27,12 @@ from typing import Final
 from typer.testing import CliRunner
 
 from esker.cli import app
-from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
+from records.rpc.cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from tests.ports import free_port
 from tests.processes import Process, start
 from tests.raft.driver.client import Client as Wire
@@ -193,6 +198,27 @@ class EskerCluster:
         except OSError:
             return set()
         return {one.broker_id for one in answer.brokers}
+
+    def finalize_transactions(self, level: int) -> None:
+        """Finalize this level of transaction.version, and wait until running brokers show it."""
+        running = [broker for broker in self.broker_ids if broker in self.processes]
+        if all(self._transaction_version(broker) == level for broker in running):
+            return
+        direction = "upgrade" if level else "downgrade"
+        at = ("--bootstrap-server", f"127.0.0.1:{self.ports[running[0]]}")
+        self._esker("features", direction, "--feature", f"transaction.version={level}", *at)
+        for broker in running:
+            wait_until(
+                lambda broker=broker: self._transaction_version(broker) == level,  # type: ignore[misc]
+                f"broker {broker} shows transaction.version {level}",
+            )
+
+    def _transaction_version(self, broker: int) -> int:
+        request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+        with Wire("127.0.0.1", self.ports[broker]) as wire:
+            answer = wire.ask(request, ApiVersionsResponse, 4)
+        levels = {one.name: one.max_version_level for one in answer.finalized_features}
+        return levels.get("transaction.version", 0)
 
     def listens(self, node: int) -> bool:
         """Does it take connections? Two of three are a quorum, while the third only begins."""

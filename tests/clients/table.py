@@ -44,7 +44,7 @@ class Row:
     scenario: Scenario
     cannot: Mapping[str, str] = field(default_factory=dict)  # by client, and why
     of_kafka: bool = True  # whether Apache Kafka does it as well
-    of_esker: bool = True  # False: brokers refuse it, as docs/clients.md says
+    transaction_version: int | None = None  # that Esker's cluster is finalized at; None: any
 
 
 ROWS: Final = (
@@ -91,19 +91,18 @@ ROWS: Final = (
     ),
     Row("refused topics", admin.refused_topics, NO_ADMIN, of_kafka=False),
     Row("internal topics", admin.internal_topics, NO_ADMIN, of_kafka=False),
-    Row("no transactions", admin.no_transactions, of_kafka=False),
-    Row(
-        "committed transaction", transactions.committed_transaction, NO_TRANSACTIONS, of_esker=False
-    ),
-    Row("aborted transaction", transactions.aborted_transaction, NO_TRANSACTIONS, of_esker=False),
-    Row("open transaction", transactions.open_transaction, NO_TRANSACTIONS, of_esker=False),
-    Row("empty transactions", transactions.empty_transactions, NO_TRANSACTIONS, of_esker=False),
-    Row("fenced producer", transactions.fenced_producer, NO_TRANSACTIONS, of_esker=False),
-    Row(
-        "timed out transaction", transactions.timed_out_transaction, NO_TRANSACTIONS, of_esker=False
-    ),
-    Row(
-        "transactional offsets", transactions.transactional_offsets, NO_TRANSACTIONS, of_esker=False
+    Row("no transactions", admin.no_transactions, of_kafka=False, transaction_version=0),
+    *(
+        Row(scenario.__name__.replace("_", " "), scenario, NO_TRANSACTIONS, transaction_version=1)
+        for scenario in (
+            transactions.committed_transaction,
+            transactions.aborted_transaction,
+            transactions.open_transaction,
+            transactions.empty_transactions,
+            transactions.fenced_producer,
+            transactions.timed_out_transaction,
+            transactions.transactional_offsets,
+        )
     ),
 )
 

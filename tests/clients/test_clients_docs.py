@@ -24,8 +24,6 @@ def table() -> str:
         "| --- |" + " --- |" * len(CLIENTS),
     ]
     for row in ROWS:
-        if not row.of_esker:
-            continue
         cells = []
         for client in CLIENTS:
             reason = row.cannot.get(client.name)

@@ -15,13 +15,15 @@ from tests.clients.table import CELLS, Row, cell_id
 from tests.clients.world import World
 
 
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell[0].of_esker], ids=cell_id)
+@pytest.mark.parametrize("cell", CELLS, ids=cell_id)
 def test_each_client_library_passes_each_scenario_on_esker(
     cell: tuple[Row, type[Client]], world: World, cluster: EskerCluster
 ) -> None:
     row, client = cell
     if client is Kcat and not is_installed():
         pytest.skip("NOT TESTED: kcat is not installed (Debian: apt-get install kcat)")
+    if row.transaction_version is not None:
+        cluster.finalize_transactions(row.transaction_version)
     try:
         with client(world.bootstrap) as made:
             row.scenario(made, world)

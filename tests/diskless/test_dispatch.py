@@ -36,9 +36,6 @@ from tests.versions.shapes import at_version, bare
 
 NOT_SERVED = {
     4: "LeaderAndIsr",
-    24: "AddPartitionsToTxn",
-    25: "AddOffsetsToTxn",
-    26: "EndTxn",
     27: "WriteTxnMarkers",
     34: "AlterReplicaLogDirs",
     68: "ConsumerGroupHeartbeat",

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from coordinator import features
 from coordinator.errors import CoordinatorError
 from coordinator.leader_client import Failure
 from coordinator.transactions.state import State
@@ -16,7 +15,6 @@ from diskless.apis.producers import ProducerApis, ProducerIds
 from diskless.apis.transaction_calls import TransactionCalls
 from diskless.transactions.owner import TransactionOwner
 from diskless.transactions.proofs import client_error
-from records.features import ESKER_VERSION, SUPPORTED, Levels
 from records.kafka_errors import ErrorCode as E
 from records.rpc import transaction_log
 from records.rpc import transactions as rpc
@@ -27,13 +25,6 @@ from tests.diskless.records_world import RecordsBroker, batch
 from tests.diskless.virtual_time import run
 
 ID = "x"
-
-
-@pytest.fixture(autouse=True)
-def level_4(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run brokers at the level of transactions, which this release does not support yet."""
-    levels = {**SUPPORTED, ESKER_VERSION: Levels(1, 4)}
-    monkeypatch.setattr(features, "SUPPORTED", levels)
 
 
 class Broker:

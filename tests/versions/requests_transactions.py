@@ -1,8 +1,9 @@
-"""Requests of brokers to the transaction log, as they really ask."""
+"""Requests of producers to brokers, and of brokers to the transaction log, as they really ask."""
 
 from __future__ import annotations
 
 from records.rpc import transaction_log as rpc
+from records.rpc import transactions
 from records.rpc.base import Request
 from tests.versions.scene import Scene
 
@@ -76,3 +77,34 @@ def describe(_: Scene) -> tuple[Request, ...]:
 
 def check(_: Scene) -> tuple[Request, ...]:
     return (rpc.CheckTransactionRequest(producer_id=4000, transaction_number=1),)
+
+
+def add_partitions(scene: Scene) -> tuple[Request, ...]:
+    topic = transactions.AddPartitionsToTxnTopic
+    return tuple(
+        transactions.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=4000,
+            v3_and_below_producer_epoch=0,
+            v3_and_below_topics=(topic(name=scene.topic, partitions=(0, 9)),),
+        )
+        for name in (ID, "")
+    )
+
+
+def add_offsets(_: Scene) -> tuple[Request, ...]:
+    return tuple(
+        transactions.AddOffsetsToTxnRequest(
+            transactional_id=name, producer_id=4000, producer_epoch=0, group_id=group
+        )
+        for name, group in ((ID, "group"), (ID, ""), ("", "group"))
+    )
+
+
+def end_transaction(_: Scene) -> tuple[Request, ...]:
+    return tuple(
+        transactions.EndTxnRequest(
+            transactional_id=name, producer_id=4000, producer_epoch=0, committed=committed
+        )
+        for name, committed in ((ID, True), (ID, False), ("", True))
+    )

@@ -51,7 +51,11 @@ REFUSED = {
     (1107, 0): "only the controller takes partitions away from a coordinator",
     (1108, 0): "coordinators enforce retention by themselves unless a topic says otherwise",
     (1125, 0): "the request before it has removed the group",
-    **{(28, version): "the cluster has no transactions" for version in range(6)},
+    **{
+        (key, version): "the cluster has no transactions"
+        for key, versions in {24: 4, 25: 5, 26: 5, 28: 6}.items()
+        for version in range(versions)
+    },
     (1126, 0): "the cluster is below the level of transactions",
     (1127, 0): "the cluster is below the level of transactions",
     (1130, 0): "the cluster is below the level of transactions",

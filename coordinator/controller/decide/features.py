@@ -13,13 +13,13 @@ docs/design/features.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import MetadataImage
-from records.features import IMPLIED, NEW_FORMATS, Levels
+from records.features import IMPLIED, NEW_FORMATS, Levels, missing_dependency
 from records.kafka_errors import ErrorCode
 from records.metadata import FeatureLevelRecord
 from records.rpc.brokers import UpdateFeaturesRequest, UpdateFeaturesResponse
@@ -86,6 +86,7 @@ def update_features(request: UpdateFeaturesRequest, context: Context) -> Decisio
             kind = SAFE_DOWNGRADE if update.allow_downgrade else update.upgrade_type
             _check_update(name, level, kind, context)
             levels[name] = level
+        _check_dependencies(levels, context.image)
     except RefusedError as refused:
         return Decision(
             (),
@@ -104,6 +105,22 @@ def update_features(request: UpdateFeaturesRequest, context: Context) -> Decisio
         results=tuple(result(feature=name, error_message=None) for name in levels),
     )
     return Decision(() if request.validate_only else records, response)
+
+
+def _check_dependencies(levels: Mapping[str, int], image: MetadataImage) -> None:
+    """Check that each requested level has the levels of other features that it depends on.
+
+    Raises RefusedError.
+    """
+    resulting = dict(image.features.finalized) | dict(levels)
+    for name, level in levels.items():
+        lacking = missing_dependency(name, resulting)
+        if lacking is not None:
+            raise RefusedError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"Invalid update version {level} for feature {name}. {lacking}. Upgrade that "
+                "feature first, or both in one request.",
+            )
 
 
 def _check_update(name: str, level: int, kind: int, context: Context) -> None:

@@ -17,9 +17,22 @@ from coordinator.batch.cluster_view import StaticView
 from coordinator.controller.cluster_view import ImageView
 from coordinator.controller.decide.features import FAILED_FOR_ALL, MAX_UPDATES
 from coordinator.controller.machine import ControllerMachine
-from coordinator.features import Features, UnsupportedLevelError, may_write_format
+from coordinator.features import (
+    Features,
+    UnsupportedLevelError,
+    has_transactions,
+    may_write_format,
+)
 from coordinator.persistent_map import Map
-from records.features import ESKER_VERSION, IMPLIED, METADATA_VERSION, NEW_FORMATS, SUPPORTED
+from records.features import (
+    ESKER_VERSION,
+    IMPLIED,
+    METADATA_VERSION,
+    NEW_FORMATS,
+    SUPPORTED,
+    TRANSACTION_VERSION,
+    default_levels,
+)
 from records.frame import encode_record
 from records.kafka_errors import ErrorCode
 from records.metadata import FeatureLevelRecord
@@ -86,7 +99,7 @@ def controller(controller_id: int, **levels: tuple[int, int]) -> rpc.ControllerR
 
 
 def _name(key: str) -> str:
-    return f"esker.{key}"
+    return TRANSACTION_VERSION if key == "transactions" else f"esker.{key}"
 
 
 def upgraded(*finalized: tuple[str, int]) -> World:
@@ -181,6 +194,51 @@ def test_the_controller_lowers_metadata_version_only_to_the_level_of_its_last_fo
     assert "downgrade from 23 to 22" in refused.error_message
 
 
+# --- levels that depend on others ---------------------------------------------------------------
+
+
+def of_this_release(*finalized: tuple[str, int]) -> World:
+    """Return a cluster of this release in which these levels are finalized."""
+    more = (FeatureLevelRecord(name=name, feature_level=level) for name, level in finalized)
+    world = World(bootstrap=(*BOOTSTRAP, *more), voters=frozenset(VOTERS)).elect()
+    supported = {
+        "version": SUPPORTED[ESKER_VERSION],
+        "transactions": SUPPORTED[TRANSACTION_VERSION],
+    }
+    for voter in VOTERS:
+        assert world.ask(controller(voter, **supported)).error_code == 0
+    assert world.ask(broker(1, **supported)).error_code == 0
+    return world
+
+
+def test_the_controller_refuses_transactions_below_the_esker_version_of_their_formats() -> None:
+    world = of_this_release((ESKER_VERSION, 3))
+    end = world.log.end_offset
+    answer = world.ask(update((TRANSACTION_VERSION, 1)))
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert answer.error_message == (
+        f"{FAILED_FOR_ALL}Invalid update version 1 for feature transaction.version. "
+        "transaction.version could not be set to 1 because it depends on esker.version level 4. "
+        "Upgrade that feature first, or both in one request."
+    )
+    assert world.log.end_offset == end
+
+
+def test_the_controller_finalizes_transactions_together_with_the_esker_version_they_need() -> None:
+    world = of_this_release((ESKER_VERSION, 3))
+    answer = world.ask(update((TRANSACTION_VERSION, 1), (ESKER_VERSION, 4)))
+    assert (answer.error_code, answer.error_message) == (0, None)
+    assert has_transactions(world.image.features)
+    refused = world.ask(update((TRANSACTION_VERSION, 2)))
+    assert "Local controller 101 only supports versions 0-1" in refused.error_message
+    assert world.ask(update((TRANSACTION_VERSION, 0), kind=SAFE)).error_code == 0
+    assert not has_transactions(world.image.features)
+
+
+def test_a_new_cluster_has_the_formats_of_transactions_and_transactions_switched_off() -> None:
+    assert default_levels() == {METADATA_VERSION: 27, ESKER_VERSION: 4}
+
+
 # --- refusing -----------------------------------------------------------------------------------
 
 
@@ -221,7 +279,7 @@ REFUSED: Final[dict[str, Refused]] = {
     "esker.version switched off": Refused(
         update((ESKER_VERSION, 0), kind=UNSAFE),
         "Invalid update version 0 for feature esker.version. "
-        "Local controller 101 only supports versions 1-3",
+        "Local controller 101 only supports versions 1-4",
     ),
     "a negative level": Refused(
         update((TEST, -1), kind=SAFE),
@@ -433,13 +491,13 @@ def test_each_esker_version_that_adds_formats_is_above_the_level_of_unfinalized_
     assert IMPLIED[ESKER_VERSION] in SUPPORTED[ESKER_VERSION]
 
 
-@pytest.mark.parametrize("level", [4, 32_767])
+@pytest.mark.parametrize("level", [5, 32_767])
 def test_a_state_machine_stops_at_an_unsupported_esker_version(level: int) -> None:
     machine = ControllerMachine()
     applied(machine, FeatureLevelRecord(name=ESKER_VERSION, feature_level=2))
     shown = []
     machine.listen(shown.append)
-    with pytest.raises(UnsupportedLevelError, match=f"esker.version {level}.*supports 1 to 3"):
+    with pytest.raises(UnsupportedLevelError, match=f"esker.version {level}.*supports 1 to 4"):
         applied(machine, FeatureLevelRecord(name=ESKER_VERSION, feature_level=level))
     assert [image.features.level(ESKER_VERSION) for image in shown] == [2], "it was shown"
 

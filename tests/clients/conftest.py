@@ -16,8 +16,10 @@ from tests.clients.world import World
 PATIENT: Final = {
     "controller.quorum.fetch.timeout.ms": "30000",
     "broker.session.timeout.ms": "60000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
-"""Nobody dies, and on a busy machine nobody is to be taken for dead."""
+"""Nobody dies, and on a busy machine nobody is to be taken for dead. Timed-out transactions end
+soon."""
 
 
 @pytest.fixture(scope="package")

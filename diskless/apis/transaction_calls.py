@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from coordinator.controller.image import MetadataImage
 from coordinator.features import has_transactions
-from coordinator.transactions.settings import MAX_ID_BYTES
+from coordinator.transactions.settings import MAX_ID_BYTES, MAX_PARTITIONS
 from coordinator.transactions.state import LAST_EPOCH
 from diskless.apis.handler import RequestContext, make_handler
 from diskless.apis.offset_proofs import group_log_topic
@@ -146,12 +146,11 @@ class TransactionCalls:
         transactional_id = request.v3_and_below_transactional_id
         image, topics = self._cluster.image, request.v3_and_below_topics
         code = self._refuse_id(transactional_id)
-        unknown = {
-            (topic.name, index)
-            for topic in topics
-            for index in topic.partitions
-            if not _is_known(image, topic.name, index)
-        }
+        unknown: set[tuple[str, int]] = set()
+        if sum(len(topic.partitions) for topic in topics) > MAX_PARTITIONS:
+            code = code or ErrorCode.POLICY_VIOLATION
+        else:
+            unknown = _unknown(image, topics)
         if code is ErrorCode.NONE and not unknown:
             answer = await self._owner.call(
                 transactional_id,
@@ -259,6 +258,16 @@ def _code(answer: Any, api_key: int, version: int) -> ErrorCode:
     if code is ErrorCode.PRODUCER_FENCED and version < FIRST_FENCED_VERSIONS[api_key]:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
+
+
+def _unknown(image: MetadataImage, topics: Iterable[_Topic]) -> set[tuple[str, int]]:
+    """Return the partitions, with topic names, that clients may not write to or do not exist."""
+    return {
+        (topic.name, index)
+        for topic in topics
+        for index in topic.partitions
+        if not _is_known(image, topic.name, index)
+    }
 
 
 def _is_known(image: MetadataImage, name: str, index: int) -> bool:

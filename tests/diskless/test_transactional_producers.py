@@ -240,6 +240,16 @@ def test_add_partitions_is_all_or_nothing() -> None:
     story(told)
 
 
+def test_a_broker_refuses_to_add_more_partitions_than_a_transaction_may_have() -> None:
+    async def told(broker: Broker) -> None:
+        await broker.init()
+        answer = await broker.add(("t", 0), *(("absent", index) for index in range(10_000)))
+        assert set(answer.values()) == {E.POLICY_VIOLATION}
+        assert broker.world.transaction_machine.image.ids[ID].state is State.EMPTY
+
+    story(told)
+
+
 @pytest.mark.parametrize(
     ("version", "code"), [(0, E.INVALID_PRODUCER_EPOCH), (2, E.PRODUCER_FENCED)]
 )

@@ -220,7 +220,7 @@ class Services:
             **replicas.handlers(cluster),
             **security.handlers(cluster),
             **telemetry.handlers(lambda: UUID(int=self._random.getrandbits(128), version=4)),
-            **transactions.handlers(cluster),
+            **transactions.handlers(cluster, self._wall_ms),
         }
 
     def _change_settings(self, image: MetadataImage) -> None:

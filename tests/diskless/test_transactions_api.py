@@ -1,4 +1,4 @@
-"""The producers of partitions, and transactions, of which there are none.
+"""The producers of partitions, and lists of transactions.
 
 The codes and texts are those of Apache Kafka 4.3.1 for the same requests.
 """
@@ -11,7 +11,9 @@ from typing import Any, Final
 import pytest
 
 from diskless.apis import transactions
+from records.kafka_errors import ErrorCode
 from records.rpc import API
+from records.rpc import transaction_log as log_rpc
 from records.rpc import transactions as rpc
 from records.rpc.base import Request
 from tests.diskless.calling import call
@@ -28,7 +30,7 @@ async def ask(world: ClusterWorld, request: Request, version: int | None = None)
     schema = request.schema()
     assert schema.key is not None
     version = schema.versions.last if version is None else version
-    handlers = transactions.handlers(world.cluster(1))
+    handlers = transactions.handlers(world.cluster(1), world.wall_ms)
     return await call(handlers, request, API[schema.key].response, version)
 
 
@@ -119,8 +121,13 @@ def test_without_transactions_list_transactions_returns_none_and_names_unknown_s
     assert answer.transaction_states == ()
 
 
-@pytest.mark.parametrize("pattern", ["((", "x" * 5_000, "(" * 900, "a{99999999999999999999}"])
-def test_list_transactions_refuses_a_pattern_that_is_no_regular_expression(pattern: str) -> None:
+@pytest.mark.parametrize(
+    "pattern",
+    ["((", "x" * 5_000, "(" * 900, "a{99999999999999999999}", "(a+)+b", "(a|a)*b", "a*" * 20],
+)
+def test_list_transactions_refuses_a_pattern_that_is_invalid_or_takes_long_to_match(
+    pattern: str,
+) -> None:
     request = rpc.ListTransactionsRequest
     answer = answer_to(
         request(state_filters=(), producer_id_filters=(), transactional_id_pattern=pattern)
@@ -137,3 +144,130 @@ def test_describe_transactions_returns_transactional_id_not_found_for_each_id() 
     states = answer_to(request(transactional_ids=("a",) * TOO_MANY)).transaction_states
     assert {one.error_code for one in states} == {44}
     assert len(states) < TOO_MANY
+
+
+ID: Final = "payments-1"
+
+
+def in_transaction(story: Callable[[ClusterWorld], Awaitable[None]]) -> None:
+    """Tell a story of two brokers, whose cluster has a transaction over t-0 and t-1."""
+
+    async def told() -> None:
+        async with ClusterWorld(brokers=(1, 2)) as world:
+            await world.finalize(esker_version=4, transaction_version=1)
+            await world.create("t", 2)
+            topic = world.image.topic("t")
+            assert topic is not None
+            ask_log = world.ask_transactions
+            owner: Any = None
+            for broker_id in (1, 2):
+                answer: Any = await ask_log(
+                    log_rpc.AcquireTransactionalIdRequest(
+                        transactional_id=ID,
+                        broker_id=broker_id,
+                        broker_epoch=world.image.brokers[broker_id].broker_epoch,
+                        create=True,
+                    )
+                )
+                owner = owner or (not answer.error_code and answer.ownership_epoch)
+            await ask_log(
+                log_rpc.InitTransactionalIdRequest(
+                    transactional_id=ID,
+                    ownership_epoch=owner,
+                    timeout_ms=60_000,
+                    spare_producer_id=7,
+                )
+            )
+            await ask_log(
+                log_rpc.AddTransactionPartitionsRequest(
+                    transactional_id=ID,
+                    ownership_epoch=owner,
+                    producer_id=7,
+                    producer_epoch=0,
+                    topics=(
+                        log_rpc.TransactionTopic(
+                            topic_id=topic.topic_id, topic_name="t", partitions=(0, 1)
+                        ),
+                    ),
+                    metadata_offset=0,
+                )
+            )
+            await story(world)
+
+    run(told)
+
+
+async def listed(world: ClusterWorld, **filters: Any) -> list[list[tuple[str, int, str]]]:
+    """List transactions at both brokers."""
+    request = rpc.ListTransactionsRequest(
+        **{"state_filters": (), "producer_id_filters": (), **filters}
+    )
+    schema = request.schema()
+    found = []
+    for broker_id in (1, 2):
+        handlers = transactions.handlers(world.cluster(broker_id), world.wall_ms)
+        answer = await call(handlers, request, rpc.ListTransactionsResponse, schema.versions.last)
+        assert answer.error_code == 0
+        found.append(
+            [
+                (one.transactional_id, one.producer_id, one.transaction_state)
+                for one in answer.transaction_states
+            ]
+        )
+    return found
+
+
+def test_list_transactions_returns_each_transaction_at_the_broker_that_owns_its_id() -> None:
+    async def story(world: ClusterWorld) -> None:
+        assert sorted(await listed(world)) == [[], [(ID, 7, "Ongoing")]]
+
+    in_transaction(story)
+
+
+@pytest.mark.parametrize(
+    ("filters", "is_found"),
+    [
+        ({"state_filters": ("Ongoing", "Empty")}, True),
+        ({"state_filters": ("Idle",)}, False),
+        ({"producer_id_filters": (7, 8)}, True),
+        ({"producer_id_filters": (8,)}, False),
+        ({"duration_filter": 10**9}, False),
+        ({"transactional_id_pattern": "pay.*"}, True),
+        ({"transactional_id_pattern": "pay"}, False),
+    ],
+)
+def test_list_transactions_returns_only_transactions_that_match_each_filter(
+    filters: dict[str, Any], is_found: bool
+) -> None:
+    async def story(world: ClusterWorld) -> None:
+        assert sum(map(len, await listed(world, **filters))) == is_found
+
+    in_transaction(story)
+
+
+def test_describe_transactions_returns_the_state_at_the_broker_that_owns_the_id() -> None:
+    async def story(world: ClusterWorld) -> None:
+        request = rpc.DescribeTransactionsRequest(transactional_ids=(ID, "absent"))
+        states = []
+        for broker_id in (1, 2):
+            handlers = transactions.handlers(world.cluster(broker_id), world.wall_ms)
+            answer = await call(handlers, request, rpc.DescribeTransactionsResponse, 0)
+            states.append({one.transactional_id: one for one in answer.transaction_states})
+        codes = sorted(found[ID].error_code for found in states)
+        assert codes == [0, ErrorCode.NOT_COORDINATOR]
+        (found,) = (found[ID] for found in states if not found[ID].error_code)
+        assert (found.transaction_state, found.producer_id, found.producer_epoch) == (
+            "Ongoing", 7, 0,
+        )  # fmt: skip
+        assert [(one.topic, one.partitions) for one in found.topics] == [("t", (0, 1))]
+        assert found.transaction_timeout_ms == 60_000
+        assert abs(found.transaction_start_time_ms - world.wall_ms()) < 10_000
+        absent = sorted(found["absent"].error_code for found in states)
+        assert absent == [ErrorCode.NOT_COORDINATOR, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND]
+        world.transactions_away = True
+        broker_id = 1 + [found[ID].error_code for found in states].index(0)
+        handlers = transactions.handlers(world.cluster(broker_id), world.wall_ms)
+        answer = await call(handlers, request, rpc.DescribeTransactionsResponse, 0)
+        assert answer.transaction_states[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    in_transaction(story)

@@ -30,6 +30,7 @@ from esker.server.replica_set import (
 from esker.server.security import listener_security
 from esker.server.snapshot_hosting import SnapshotKeeping
 from esker.server.storage import open_storage
+from esker.server.transaction_metrics import transaction_metrics
 from esker.server.transactions import TransactionLogNodeService
 from esker.settings.addresses import BROKER, CONTROLLER
 from esker.settings.config import Endpoint as Address
@@ -183,6 +184,7 @@ class NodeParts:
                 [(place.host, place.port) for place in config.voters.values()],
             )
             self.collectors.append(coordinators.metrics)
+            self.collectors.append(lambda: transaction_metrics(transactions.log))
             self.degradations.append(coordinators.degradations)
             services += [coordinators, controllers.node_service(host), groups, transactions]
             machines = SharedMachines(controllers, coordinators, groups, transactions)

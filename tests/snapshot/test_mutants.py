@@ -14,7 +14,8 @@ from records.types import OffsetAndEpoch
 from snapshot import PartDownload, PartFile, SnapshotStore
 from snapshot.host import MachineHost
 from snapshot.kv import KeyValueMachine, _Change
-from tests.snapshot import test_download, test_host
+from snapshot.surviving_logs import OtherCopy, SurvivingLog
+from tests.snapshot import test_download, test_host, test_surviving_logs
 from tests.snapshot import test_store as test_shelf
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -105,6 +106,21 @@ def ignores_the_witness(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MachineHost, "_contradicts", lambda *_: False)
 
 
+def restores_the_longest_copy(patch: pytest.MonkeyPatch) -> None:
+    """The restore compares end offsets and ignores epochs."""
+    patch.setattr(SurvivingLog, "last_epoch", 0)
+
+
+def restores_across_a_fork(patch: pytest.MonkeyPatch) -> None:
+    """Committed records that the chosen copy lacks are dropped without a word."""
+    patch.setattr(OtherCopy, "contradicts", False)
+
+
+def takes_a_torn_tail_for_a_fork(patch: pytest.MonkeyPatch) -> None:
+    """Records that a copy has lost itself count as its evidence against the chosen copy."""
+    patch.setattr(SurvivingLog, "held", property(lambda log: log.committed))
+
+
 def power_losses() -> None:
     for seed in range(12):
         test_download.test_a_power_loss_during_a_checkpoint_download_leaves_a_complete_or_a_resumable_file(
@@ -134,6 +150,18 @@ STORIES: list[tuple[Patch, Callable[[], None]]] = [
     (
         freezes_at_any_time,
         test_host.test_the_state_machine_host_freezes_no_state_inside_an_open_metadata_transaction,
+    ),
+    (
+        restores_the_longest_copy,
+        test_surviving_logs.test_a_newer_epoch_wins_over_a_longer_log_of_an_older_epoch,
+    ),
+    (
+        restores_across_a_fork,
+        test_surviving_logs.test_a_copy_with_committed_records_that_the_newest_copy_lacks_contradicts_it,
+    ),
+    (
+        takes_a_torn_tail_for_a_fork,
+        test_surviving_logs.test_a_torn_copy_contradicts_only_by_records_that_it_still_has,
     ),
     (thaws_at_once, test_host.test_a_checkpoint_holds_the_state_at_the_time_of_its_freeze),
     (forgets_the_order, test_host.test_a_checkpoint_holds_the_state_at_the_time_of_its_freeze),

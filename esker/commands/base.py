@@ -32,6 +32,7 @@ KAFKA_OPTIONS: Final = {
     "entity_type": ("--entity-type",),
     "entity_name": ("--entity-name",),
     "broker_id": ("--id",),
+    "transactional_id": ("--transactional-id",),
     "feature": ("--feature", "-f"),
     "config": ("--config", "-c"),
     "create_chunk_json_file": ("--create-chunk-json-file",),

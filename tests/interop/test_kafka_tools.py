@@ -22,6 +22,7 @@ from tests.clients.cluster import FIRST_BROKER, EskerCluster
 from tests.interop import kafka_tools as tools
 from tests.interop.kafka_run import Kafka, ToolFailedError
 from tests.raft.driver.client import Client
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.java
 
@@ -189,3 +190,27 @@ def test_a_broker_refuses_a_java_transactional_producer_at_once(
         return
     assert outcomes == {"TransactionalIdAuthorizationException"}, said
     assert min(took_ms) < REFUSED_WITHIN_MS, said
+
+
+@pytest.mark.soak  # it leaves the transaction log behind, which tools list
+def test_kafkas_features_tool_switches_transactions_on_for_a_java_producer_and_off_again(
+    kafka: Kafka, bootstrap: str, topic: str, request: pytest.FixtureRequest
+) -> None:
+    if "Apache" in request.node.name:
+        pytest.skip("a new cluster of Kafka has transaction.version 2")
+    at = ("--bootstrap-server", bootstrap)
+    feature = "transaction.version={}".format
+    row = r"transaction\.version\s.*FinalizedVersionLevel: {}\s"
+
+    def shows(level: int) -> bool:
+        return re.search(row.format(level), kafka.run(FEATURES, *at, "describe").out) is not None
+
+    kafka.run(tools.CLASSES["topics"], *at, "--create", "--topic", topic)
+    said = kafka.run(FEATURES, *at, "upgrade", "--feature", feature(1)).out
+    assert said == "transaction.version was upgraded to 1.\n"
+    wait_until(lambda: shows(1), "the broker shows transaction.version 1")
+    said = kafka.run(str(TRANSACTIONS), bootstrap, f"id-of-{topic}", topic).out
+    assert set(said.split()[::2]) == {"begun"}, said
+    said = kafka.run(FEATURES, *at, "downgrade", "--feature", feature(0)).out
+    assert said == "transaction.version was downgraded to 0.\n"
+    wait_until(lambda: shows(0), "the broker shows transaction.version 0")

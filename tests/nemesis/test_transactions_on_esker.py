@@ -1,0 +1,81 @@
+"""Transactional traffic on processes that are killed and paused, merged all the while: no anomaly.
+
+Which process is hit, when and how, follows from the seed; what the traffic does meanwhile does not.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.clients.client import How, Message
+from tests.clients.cluster import EskerCluster
+from tests.clients.world import World
+from tests.examples import seeds
+from tests.nemesis.transaction_history import Outcome, check
+from tests.nemesis.transaction_traffic import TransactionTraffic
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(660)]
+
+INPUTS: Final = 150
+PARTITIONS: Final = 3
+SETTINGS: Final = {
+    "broker.session.timeout.ms": "3000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "metadata.log.max.record.bytes.between.snapshots": "20000",  # checkpoints are loaded, too
+    "esker.compaction.interval.ms": "300",
+    "esker.compaction.min.age.ms": "1",
+    "esker.compaction.max.wait.ms": "1",
+    "esker.compaction.min.saved.runs": "4",
+}
+
+
+def disturb(cluster: EskerCluster, seed: int, is_over: threading.Event) -> None:
+    """Kill or pause one process after the other until the event is set; all run in the end."""
+    chance = random.Random(seed)
+    while not is_over.wait(chance.uniform(1, 4)):
+        node = chance.choice(list(cluster.ports))
+        if chance.random() < 2 / 3:
+            cluster.kill(node)
+            is_over.wait(chance.uniform(0, 2))
+            cluster.launch(node)
+        else:
+            cluster.signal(node, signal.SIGSTOP)
+            is_over.wait(chance.uniform(0.5, 5))
+            cluster.signal(node, signal.SIGCONT)
+        is_over.wait(3)  # a majority, and one broker, run at any time
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_transactional_traffic_has_no_anomaly_while_nodes_are_killed_and_runs_merged(
+    seed: int, tmp_path: Path
+) -> None:
+    with EskerCluster(tmp_path / "nodes", settings=SETTINGS) as cluster:
+        cluster.start()
+        cluster.finalize_transactions(1)
+        world = World(cluster.brokers)
+        topic, inputs = world.topic(partitions=PARTITIONS), world.topic()
+        world.other.send(
+            inputs, [Message(b"%d" % number) for number in range(INPUTS)], How(idempotent=True)
+        )
+        traffic = TransactionTraffic(
+            world.bootstrap, topic, partitions=PARTITIONS, input_topic=inputs, inputs=INPUTS,
+            transactions=500, seed=seed,
+        )  # fmt: skip
+        is_over = threading.Event()
+        faults = threading.Thread(target=disturb, args=(cluster, seed, is_over))
+        faults.start()
+        try:
+            history = traffic.run(300)
+        finally:
+            is_over.set()
+            faults.join()
+        check(history)
+        counts = history.counts()
+        assert counts[Outcome.COMMITTED] > 300, counts
+        cluster.check_alive()

@@ -12,7 +12,8 @@ record batches. Read in this order:
 - `policy`, `log_start`: when to take one, and where the log may start.
 - `host`: runs a state machine over one log; `scheduling`: its checkpoints; `kv`: the smallest one.
 - `store`: one log's checkpoints, read, received and dropped; `download`: a checkpoint received.
-- `surviving_logs`: chooses the copy of a log from which a restore continues.
+- `surviving_files`: reads copies of one log without changing them; `surviving_logs`: chooses the
+  copy from which a restore continues.
 """
 
 from snapshot.download import PartDownload

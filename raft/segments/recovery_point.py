@@ -75,12 +75,11 @@ class RecoveryPointFile:
         """
         path = directory / RECOVERY_POINT_FILE
         file = files.open(path, Mode.WRITE)
-        slots = [_parse(file.read(i * SLOT_BYTES, SLOT_BYTES)) for i in range(2)]
-        newest = max((slot for slot in slots if slot), default=None, key=lambda slot: slot[0])
-        if newest is None:
+        try:
+            sequence, state = _newest_slot(file, path)
+        except BaseException:
             file.close()
-            raise CorruptFileError(path=path, reason="neither slot is sound")
-        sequence, state = newest
+            raise
         return cls(path, file, state, sequence)
 
     def write(self, state: LogState) -> None:
@@ -96,6 +95,28 @@ class RecoveryPointFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def read_log_state(files: FileSystem, directory: Path) -> LogState:
+    """Return the content of a log's recovery point file, which stays unchanged.
+
+    Raises:  FileNotFoundError; CorruptFileError if neither slot is sound; OSError.
+    """
+    path = directory / RECOVERY_POINT_FILE
+    file = files.open(path, Mode.READ)
+    try:
+        return _newest_slot(file, path)[1]
+    finally:
+        file.close()
+
+
+def _newest_slot(file: File, path: Path) -> tuple[int, LogState]:
+    """Return the sequence number and the content of the newer sound slot."""
+    slots = [_parse(file.read(i * SLOT_BYTES, SLOT_BYTES)) for i in range(2)]
+    newest = max((slot for slot in slots if slot), default=None, key=lambda slot: slot[0])
+    if newest is None:
+        raise CorruptFileError(path=path, reason="neither slot is sound")
+    return newest
 
 
 def _render(state: LogState, sequence: int) -> bytes:

@@ -27,6 +27,7 @@ from diskless.apis import (
     security,
     telemetry,
     topics,
+    transaction_markers,
     transactions,
 )
 from diskless.apis.cluster import ClusterApis
@@ -221,6 +222,7 @@ class Services:
             **security.handlers(cluster),
             **telemetry.handlers(lambda: UUID(int=self._random.getrandbits(128), version=4)),
             **transactions.handlers(cluster, self._wall_ms),
+            **transaction_markers.handlers(cluster),
         }
 
     def _change_settings(self, image: MetadataImage) -> None:

@@ -391,6 +391,7 @@ class DescribeDisklessProducersRequest(
 
     coordinator_partition: Int32
     topics: Array[Topic]
+    producer_id: Annotated[Int64, tag(0)] = -1  # only of this producer; -1: of all
 
 
 class DescribeDisklessProducersResponse(Response, key=1114, versions="0"):

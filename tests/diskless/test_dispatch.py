@@ -36,7 +36,6 @@ from tests.versions.shapes import at_version, bare
 
 NOT_SERVED = {
     4: "LeaderAndIsr",
-    27: "WriteTxnMarkers",
     34: "AlterReplicaLogDirs",
     68: "ConsumerGroupHeartbeat",
     69: "ConsumerGroupDescribe",

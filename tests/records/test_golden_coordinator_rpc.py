@@ -260,6 +260,12 @@ GOLDEN: list[Golden] = [
         "02 00000001 00 00",  # one partition
     ),
     Golden(
+        DescribeDisklessProducersRequest(coordinator_partition=3, topics=(), producer_id=7),
+        0,
+        "00000003 01"  # no topic
+        "01 00 08 0000000000000007",  # tag 0, producer_id
+    ),
+    Golden(
         DescribeDisklessProducersResponse(
             responses=(
                 DescribeDisklessProducersResponse.Topic(

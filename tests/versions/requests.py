@@ -162,6 +162,7 @@ REALISTIC: Final[dict[int, Ask]] = {
     24: of_transactions.add_partitions,
     25: of_transactions.add_offsets,
     26: of_transactions.end_transaction,
+    27: of_admin.write_markers,
     28: of_groups.commit_transactional_offsets,
     1120: of_groups.own_group,
     1121: of_groups.log_offsets,

@@ -158,6 +158,25 @@ def describe_producers(_: Scene) -> tuple[Request, ...]:
     return (ask(topics=topics),)
 
 
+def write_markers(_: Scene) -> tuple[Request, ...]:
+    marker = transactions.WriteTxnMarkersRequest.WritableTxnMarker
+    topics = tuple(
+        marker.WritableTxnMarkerTopic(name=name, partition_indexes=(0, 9))
+        for name in ("t", "nowhere")
+    )
+    return tuple(
+        transactions.WriteTxnMarkersRequest(
+            markers=(
+                marker(
+                    producer_id=producer_id, producer_epoch=0, transaction_result=False,
+                    topics=topics, coordinator_epoch=0, transaction_version=2,
+                ),
+            )
+        )
+        for producer_id in (5, -1)
+    )  # fmt: skip
+
+
 def describe_transactions(_: Scene) -> tuple[Request, ...]:
     return (transactions.DescribeTransactionsRequest(transactional_ids=("payments", "")),)
 

@@ -21,6 +21,7 @@ the clock as well.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from coordinator.batch.decide.base import Context, Decision
@@ -97,7 +98,7 @@ def describe_producers(
         return DescribeDisklessProducersResponse(
             error_code=ErrorCode.INVALID_REQUEST, error_message=message
         )
-    left = MAX_DESCRIBED
+    left, named_id = MAX_DESCRIBED, request.producer_id
     topics = []
     for named in request.topics:
         topic = tables.topics.get(named.topic_id)
@@ -109,18 +110,22 @@ def describe_producers(
                 unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 partitions.append(_Partition(partition_index=index, error_code=unknown))
                 continue
-            producers = _producers_of(log_id, tables, candidates, left)
+            keys: Iterable[tuple[LogId, int]] = ((log_id, named_id),)
+            if named_id < 0:
+                keys = sorted(candidates.producers_of(log_id, left)) if left else ()
+            producers = _described(keys, tables)
             left -= len(producers)
             partitions.append(_Partition(partition_index=index, producers=producers))
         topics.append(_Topic(topic_id=named.topic_id, partitions=tuple(partitions)))
     return DescribeDisklessProducersResponse(responses=tuple(topics))
 
 
-def _producers_of(
-    log_id: LogId, tables: Tables, candidates: Candidates, limit: int
+def _described(
+    keys: Iterable[tuple[LogId, int]], tables: Tables
 ) -> tuple[_Partition.Producer, ...]:
+    """Return the descriptions of those of these producers that exist, with their transactions."""
     producers = []
-    for key in sorted(candidates.producers_of(log_id, limit)) if limit else ():
+    for key in keys:
         producer = tables.producers.get(key)
         if producer is not None:
             epoch, appended_at_ms, batches, transactional = producer

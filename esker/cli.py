@@ -47,7 +47,7 @@ COMMANDS: Final = {
         NAMES, "Create, list, describe, alter and delete the topics of a running cluster."
     ),
     "groups": Listed(NAMES, "List, describe, reset and delete consumer groups."),
-    "transactions": Listed(NAMES, "List and describe transactions."),
+    "transactions": Listed(NAMES, "List, describe and abort transactions."),
     "records": Listed(NAMES, "Delete records of topics."),
     "configs": Listed(NAMES, "Print and change the settings of topics and brokers."),
     "chunks": Listed(

@@ -1,4 +1,4 @@
-"""`esker transactions`: list and describe transactions.
+"""`esker transactions`: list and describe transactions, and abort hanging ones.
 
 Each broker answers for the transactional ids that it should own, so every broker is asked. The
 columns are those of Kafka's own `kafka-transactions`.
@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from esker.client.client import ClientError, KafkaClient
+from esker.client.client import MAX_INT64, ClientError, KafkaClient, no_such_partition
 from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import (
     AsJson,
@@ -22,19 +22,25 @@ from esker.commands.cluster_access import (
     fail,
     run_or_fail,
 )
+from esker.commands.names import topic_argument
 from esker.commands.text_tables import show, table
 from records.kafka_errors import ErrorCode, error_name
 from records.rpc.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
-app = CommandGroup("List and describe transactions.")
+app = CommandGroup("List, describe and abort transactions.")
 
 LIST_EXAMPLE = "Example: esker transactions list --state Ongoing --running-longer-than-ms 60000"
 DESCRIBE_EXAMPLE = "Example: esker transactions describe payments-1 --json"
+ABORT_EXAMPLE = "Example: esker transactions abort orders --partition 0 --start-offset 1000"
 TIMEOUT_MS: Final = 30_000
 
 _Listed = ListTransactionsResponse.TransactionState
@@ -43,7 +49,7 @@ _Described = DescribeTransactionsResponse.TransactionState
 
 @app.callback(epilog=LIST_EXAMPLE)
 def transactions() -> None:
-    """List and describe transactions."""
+    """List and describe transactions, and abort hanging ones."""
 
 
 @app.command(name="list", epilog=LIST_EXAMPLE)
@@ -163,3 +169,89 @@ async def _describe(client: KafkaClient, transactional_id: str) -> _Described:
     raise ClientError(
         f"no broker owns transactional id {transactional_id} now", ErrorCode.NOT_COORDINATOR
     )
+
+
+@app.command(epilog=ABORT_EXAMPLE)
+def abort(
+    topic: Annotated[str, topic_argument("Name of the topic with the hanging transaction.")],
+    partition: Annotated[
+        int, typer.Option(min=0, help="Number of the partition of TOPIC in which it is open.")
+    ],
+    start_offset: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MAX_INT64,
+            help="Offset of the transaction's first record in the partition, which is its last "
+            "stable offset if no earlier transaction is open.",
+        ),
+    ],
+    bootstrap_server: Server = None,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Abort a transaction that is open in a partition and that the transaction log has ended.
+
+    A transaction that still runs is not aborted.
+    """
+
+    async def exchange() -> int:
+        async with broker_client(broker_addresses(bootstrap_server), timeout_ms) as client:
+            return await client.patiently(lambda: _abort(client, topic, partition, start_offset))
+
+    producer_id = run_or_fail(exchange())
+    aborted = {
+        "topic": topic,
+        "partition": partition,
+        "startOffset": start_offset,
+        "producerId": producer_id,
+    }
+    text = f"aborted the transaction of producer {producer_id} at {topic}-{partition}"
+    show(aborted, text, as_json=as_json)
+
+
+async def _abort(client: KafkaClient, topic: str, partition: int, start_offset: int) -> int:
+    """Abort the transaction that begins at an offset; return its producer id.
+
+    Raises:  ClientError.
+    """
+    leaders = await client.leaders(topic)
+    if partition not in leaders:
+        raise ClientError(no_such_partition(topic, partition, leaders))
+    node, place = leaders[partition], f"{topic}-{partition}"
+    asked = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=(partition,))
+    described = await client.ask(
+        node, DescribeProducersRequest(topics=(asked,)), DescribeProducersResponse
+    )
+    (known,) = described.topics[0].partitions
+    if known.error_code:
+        raise ClientError(f"{place}: {error_name(known.error_code)}", known.error_code)
+    found = next(
+        (one for one in known.active_producers if one.current_txn_start_offset == start_offset),
+        None,
+    )
+    if found is None:
+        raise ClientError(f"{place} has no open transaction that begins at offset {start_offset}")
+    marker = WriteTxnMarkersRequest.WritableTxnMarker
+    named = marker.WritableTxnMarkerTopic(name=topic, partition_indexes=(partition,))
+    request = WriteTxnMarkersRequest(
+        markers=(
+            marker(
+                producer_id=found.producer_id,
+                producer_epoch=found.producer_epoch,
+                transaction_result=False,
+                topics=(named,),
+                coordinator_epoch=max(found.coordinator_epoch, 0),
+            ),
+        )
+    )
+    answer = await client.ask(node, request, WriteTxnMarkersResponse)
+    code = answer.markers[0].topics[0].partitions[0].error_code
+    if code == ErrorCode.INVALID_TXN_STATE:
+        raise ClientError(
+            f"the transaction of producer {found.producer_id} still runs: end its producer, and "
+            "wait for its timeout"
+        )
+    if code:
+        raise ClientError(f"{place}: {error_name(code)}", code)
+    return found.producer_id

@@ -34,6 +34,10 @@ class Client:
     async def ask(self, node: int, request: Any, _response: Any) -> Any:
         if isinstance(request, rpc.ListTransactionsRequest):
             return self._list(node, request)
+        if isinstance(request, rpc.DescribeProducersRequest):
+            return self._producers(request)
+        if isinstance(request, rpc.WriteTxnMarkersRequest):
+            return self._write(node, request)
         (name,) = request.transactional_ids
         code = ErrorCode.NONE if name == "a" else ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         if (node == 2) != (name == "a"):
@@ -49,6 +53,41 @@ class Client:
             topics=(STATE.TopicData(topic="orders", partitions=(0, 2)),),
         )
         return rpc.DescribeTransactionsResponse(transaction_states=(found,))
+
+    async def leaders(self, _topic: str) -> dict[int, int]:
+        return {0: 1, 1: 2}
+
+    def _producers(self, request: Any) -> Any:
+        """Two open transactions in each partition."""
+        topic = rpc.DescribeProducersResponse.TopicResponse
+        known = topic.PartitionResponse
+        producers = tuple(
+            known.ProducerState(
+                producer_id=producer_id, producer_epoch=3, coordinator_epoch=-1,
+                current_txn_start_offset=offset,
+            )
+            for producer_id, offset in ((7, 40), (8, 50))
+        )  # fmt: skip
+        found = known(partition_index=0, active_producers=producers)
+        return rpc.DescribeProducersResponse(
+            topics=(topic(name=request.topics[0].name, partitions=(found,)),)
+        )
+
+    def _write(self, node: int, request: Any) -> Any:
+        """End the transaction of producer 7 at node 2, and refuse all others."""
+        (marker,) = request.markers
+        assert (marker.producer_epoch, marker.coordinator_epoch) == (3, 0)
+        assert not marker.transaction_result
+        ends = (node, marker.producer_id) == (2, 7)
+        result = rpc.WriteTxnMarkersResponse.WritableTxnMarkerResult
+        topic = result.WritableTxnMarkerTopicResult
+        one = topic.WritableTxnMarkerPartitionResult(
+            partition_index=1, error_code=0 if ends else ErrorCode.INVALID_TXN_STATE
+        )
+        written = result(
+            producer_id=marker.producer_id, topics=(topic(name="orders", partitions=(one,)),)
+        )
+        return rpc.WriteTxnMarkersResponse(markers=(written,))
 
     def _list(self, node: int, request: Any) -> Any:
         one = rpc.ListTransactionsResponse.TransactionState(
@@ -103,3 +142,28 @@ def test_transactions_describe_fails_for_an_id_that_does_not_exist() -> None:
     result = CliRunner().invoke(app, ["transactions", "describe", "none"])
     assert result.exit_code == 1
     assert "no such transactional id: none" in result.output
+
+
+def test_transactions_abort_ends_the_transaction_that_begins_at_the_offset() -> None:
+    words = ("abort", "orders", "--partition", "1", "--start-offset", "40")
+    assert "aborted the transaction of producer 7 at orders-1" in run(*words)
+    assert json.loads(run(*words, "--json")) == {
+        "topic": "orders", "partition": 1, "startOffset": 40, "producerId": 7,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("partition", "offset", "error"),
+    [
+        (1, 50, "the transaction of producer 8 still runs"),
+        (1, 41, "orders-1 has no open transaction that begins at offset 41"),
+        (5, 40, "orders has no partition 5"),
+    ],
+)
+def test_transactions_abort_fails_for_a_running_or_absent_transaction(
+    partition: int, offset: int, error: str
+) -> None:
+    words = ("abort", "orders", "--partition", str(partition), "--start-offset", str(offset))
+    result = CliRunner().invoke(app, ["transactions", *words])
+    assert result.exit_code == 1
+    assert error in result.output

@@ -36,6 +36,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "principal.builder.class": _POLICY,
     "remote.log.storage.system.enable": "tiered storage is not supported: remove the line",
     "super.users": _SECURITY,
+    "transaction.two.phase.commit.enable": "two-phase commit is not supported: remove the line",
 }
 _REFUSED_PREFIXES: Final[Mapping[str, str]] = {
     "delegation.token.": "delegation tokens are not supported: remove the line",
@@ -47,6 +48,7 @@ _REFUSED_PREFIXES: Final[Mapping[str, str]] = {
 _HARMLESS: Final = {
     ("delete.topic.enable", "true"),
     ("remote.log.storage.system.enable", "false"),
+    ("transaction.two.phase.commit.enable", "false"),
     ("ssl.protocol", "TLSv1.2"),
     ("ssl.protocol", "TLSv1.3"),
 }

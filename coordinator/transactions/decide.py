@@ -216,16 +216,21 @@ def decide_add(request: rpc.AddTransactionPartitionsRequest, context: Context) -
 
 def _refuse_producer(before: Transaction, producer_id: int, producer_epoch: int) -> ErrorCode:
     """Return the error that forbids a producer to add to its transaction, or NONE."""
+    if _is_next_producer(before, producer_id, producer_epoch):
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     if producer_id != before.producer_id:
-        is_next = before.state in PREPARED and producer_id == before.next_producer_id
-        if is_next and producer_epoch == 0:
-            return ErrorCode.CONCURRENT_TRANSACTIONS
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if producer_epoch != before.producer_epoch:
+    if producer_epoch != before.producer_epoch or producer_epoch > LAST_EPOCH:
         return ErrorCode.PRODUCER_FENCED
     if before.state in PREPARED:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     return ErrorCode.NONE
+
+
+def _is_next_producer(before: Transaction, producer_id: int, producer_epoch: int) -> bool:
+    """Return whether this is the new id of a producer whose transaction is ending under the old."""
+    is_named = producer_id == before.next_producer_id and producer_epoch == 0
+    return before.state in PREPARED and is_named
 
 
 def named_partitions(topics: Iterable[rpc.TransactionTopic]) -> dict[TopicPartition, str]:
@@ -355,13 +360,19 @@ def _judge_end(request: rpc.EndTransactionRequest, before: Transaction) -> Error
     )
     is_repeated = was_v2 and (is_overflow or epoch + 1 == before.producer_epoch)
     is_present = epoch == before.producer_epoch and not is_overflow
+    if _is_next_producer(before, request.producer_id, epoch):
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     if request.producer_id != before.producer_id and not is_overflow:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if epoch > LAST_EPOCH:
+        return ErrorCode.PRODUCER_FENCED
     same = _OUTCOMES[request.committed]
     match before.state:
         case State.ONGOING:
             return _PREPARE if is_present else ErrorCode.PRODUCER_FENCED
         case State.PREPARE_COMMIT | State.PREPARE_ABORT:
+            if was_v2 and is_present:  # the end of the next transaction, which is asked for again
+                return ErrorCode.CONCURRENT_TRANSACTIONS
             if not (is_repeated if was_v2 else is_present):
                 return ErrorCode.PRODUCER_FENCED
             is_same = before.state is same.prepared
@@ -412,9 +423,7 @@ def completed(before: Transaction, now_ms: int) -> Transaction:
     after = before._replace(state=outcome.complete, updated_at_ms=max(now_ms, before.updated_at_ms))
     if before.client_version < TV2:
         return after
-    after = after._replace(
-        last_producer_epoch=before.producer_epoch, previous_producer_id=before.producer_id
-    )
+    after = after._replace(previous_producer_id=before.producer_id)
     if before.next_producer_id == NONE:
         return after
     return after._replace(

@@ -764,6 +764,8 @@ class Simulation:
         for name, found in image.ids.items():
             if found.producer_id >= 0:
                 assert self.ids.setdefault(found.producer_id, name) == name
+            is_given = found.state is State.ONGOING or found.state is State.EMPTY
+            assert not is_given or found.producer_epoch <= LAST_EPOCH, f"{name}: {found}"
             before = self.newest.get(name, 0)
             assert before <= found.number <= before + 1, f"number {found.number} after {before}"
             self.newest[name] = found.number

@@ -119,7 +119,20 @@ ENDINGS: Final = [
     Ending(PC, 4, 2, ABORT, 3, 2, E.INVALID_TXN_STATE),
     Ending(PA, 4, 2, ABORT, 3, 2, E.CONCURRENT_TRANSACTIONS),
     Ending(PA, 4, 2, COMMIT, 3, 2, E.INVALID_TXN_STATE),
-    Ending(PC, 4, 2, COMMIT, 4, 2, E.PRODUCER_FENCED),
+    Ending(PC, 4, 2, COMMIT, 5, 2, E.PRODUCER_FENCED),
+    Ending(PC, 4, 2, COMMIT, 2, 2, E.PRODUCER_FENCED),
+    # the end of the next transaction, while markers of the last one are written
+    Ending(PC, 4, 2, COMMIT, 4, 2, E.CONCURRENT_TRANSACTIONS),
+    Ending(PC, 4, 2, ABORT, 4, 2, E.CONCURRENT_TRANSACTIONS),
+    Ending(PA, 4, 2, ABORT, 4, 2, E.CONCURRENT_TRANSACTIONS),
+    # a transaction that its timeout or another producer has aborted
+    Ending(PA, 4, 0, ABORT, 3, 2, E.PRODUCER_FENCED),
+    Ending(CA, 4, 0, ABORT, 3, 2, E.PRODUCER_FENCED),
+    Ending(CA, 4, 0, COMMIT, 3, 2, E.PRODUCER_FENCED),
+    # the epoch that fences the last producer of an id is given to no producer
+    Ending(CA, 32767, 0, ABORT, 32766, 2, E.PRODUCER_FENCED),
+    Ending(CA, 32767, 0, ABORT, 32767, 2, E.PRODUCER_FENCED),
+    Ending(CA, 32767, 0, COMMIT, 32767, 1, E.PRODUCER_FENCED),
     # KIP-890's table of finished states: Retry, then Current
     Ending(EMPTY, 4, 0, ABORT, 3, 2, E.PRODUCER_FENCED),
     Ending(EMPTY, 4, 0, ABORT, 4, 2, E.NONE, CA, 5),
@@ -188,11 +201,33 @@ def test_end_txn_of_tv2_at_the_last_producer_epoch_returns_a_new_producer_id_rep
     assert (prepared.producer_id, prepared.producer_epoch) == (PID, 32767)  # the marker's
     again = decide.decide_end(end(row), context(prepared))
     assert again.response.error_code == E.CONCURRENT_TRANSACTIONS
+    following = decide.decide_end(end(row._replace(sent=0), SPARE), context(prepared))
+    assert following.response.error_code == E.CONCURRENT_TRANSACTIONS
     complete = after(prepared, decide.decide_complete("x", 5, context(prepared)))
     assert (complete.producer_id, complete.producer_epoch) == (SPARE, 0)
     again = decide.decide_end(end(row), context(complete))
     assert again.response.error_code == E.NONE
     assert (again.response.producer_id, again.response.producer_epoch) == (SPARE, 0)
+    init = rpc.InitTransactionalIdRequest(
+        transactional_id="x", ownership_epoch=1, timeout_ms=60_000, producer_id=PID,
+        producer_epoch=32766, spare_producer_id=SPARE + 1,
+    )  # fmt: skip
+    found = decide.decide_init(init, context(complete)).response
+    assert (found.error_code, found.producer_id, found.producer_epoch) == (0, SPARE, 0)
+
+
+def test_init_producer_id_returns_the_epoch_of_an_end_txn_of_tv2_whose_answer_was_lost() -> None:
+    before = stored(ONGOING, 3, 2)
+    row = Ending(ONGOING, 3, 2, COMMIT, 3, 2, E.NONE)
+    prepared = after(before, decide.decide_end(end(row), context(before)))
+    complete = after(prepared, decide.decide_complete("x", 5, context(prepared)))
+    for epoch, code, answer in ((3, E.NONE, 4), (4, E.NONE, 5), (2, E.PRODUCER_FENCED, -1)):
+        request = rpc.InitTransactionalIdRequest(
+            transactional_id="x", ownership_epoch=1, timeout_ms=60_000, producer_id=PID,
+            producer_epoch=epoch, spare_producer_id=SPARE,
+        )  # fmt: skip
+        found = decide.decide_init(request, context(complete)).response
+        assert (found.error_code, found.producer_epoch) == (code, answer)
 
 
 # --- InitProducerId ----------------------------------------------------------------------------
@@ -300,6 +335,7 @@ class Adding(NamedTuple):
 OTHER: Final = UUID(int=8)
 
 ADDINGS: Final = [
+    Adding(stored(CA, 32767), PID, 32767, TOPIC, E.PRODUCER_FENCED),
     Adding(stored(ONGOING, 3), PID + 1, 3, TOPIC, E.INVALID_PRODUCER_ID_MAPPING),
     Adding(stored(ONGOING, 3), PID, 2, TOPIC, E.PRODUCER_FENCED),
     Adding(stored(PC, 3), PID, 3, TOPIC, E.CONCURRENT_TRANSACTIONS),

@@ -24,6 +24,7 @@ from records.kafka_errors import ErrorCode
 from records.rpc.transaction_log import CheckTransactionResponse
 from tests.coordinator.batch.transactions_mutants import MUTANTS as OF_BATCHES
 from tests.coordinator.groups import test_transactional_mutants as of_groups
+from tests.coordinator.transactions import test_decisions as decisions
 from tests.coordinator.transactions import test_log as claims
 from tests.coordinator.transactions.schedules import Simulation
 from tests.examples import seeds
@@ -194,6 +195,18 @@ def epochs_pass_the_last_one(patch: Patch) -> None:
     patch.setattr(Transaction, "is_exhausted", property(lambda _: False))
 
 
+def the_last_epoch_may_begin_transactions(patch: Patch) -> None:
+    """A call with the epoch that fences the last producer of an id begins a transaction."""
+    patch.setattr(decide, "LAST_EPOCH", 2**15)
+
+
+def the_last_epoch_is_refused() -> None:
+    """Check the row of the table with epoch 32767."""
+    decisions.test_the_transaction_log_adds_and_proves_partitions_as_kafka_does(
+        decisions.ADDINGS[0]
+    )
+
+
 MUTANTS: Final[Mapping[str, tuple[Callable[[Patch], None], Callable[[], object]]]] = {
     "verification is skipped": (verification_is_skipped, schedules),
     "the last stable offset is stale": (the_last_stable_offset_is_of_an_older_state, schedules),
@@ -208,6 +221,10 @@ MUTANTS: Final[Mapping[str, tuple[Callable[[Patch], None], Callable[[], object]]
     "a fence leaves the epoch": (a_fence_leaves_the_epoch, schedules),
     "numbers begin again": (numbers_begin_again_with_a_producer, schedules),
     "epochs pass the last one": (epochs_pass_the_last_one, schedules),
+    "the last epoch may begin transactions": (
+        the_last_epoch_may_begin_transactions,
+        the_last_epoch_is_refused,
+    ),
     "an administrator's marker is not checked": (
         an_administrators_marker_is_not_checked,
         claims.test_the_transaction_log_refuses_an_administrators_marker_of_an_open_transaction,

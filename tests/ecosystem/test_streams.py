@@ -41,9 +41,21 @@ def test_a_kafka_streams_application_restores_a_lost_state_store_from_its_change
                 updates.append((message.key.decode(), int(message.value), life))
             # At least once: a rebalance on a loaded machine counts uncommitted words again.
             latest = {word: count for word, count, _ in updates}
-            return all(latest.get(word, 0) >= count for word, count in Counter(sent).items()) and (
-                world.other.committed(application, words) == {0: len(sent)}
+            return (
+                all(latest.get(word, 0) >= count for word, count in Counter(sent).items())
+                and world.other.committed(application, words) == {0: len(sent)}
+                and has_committed_repartitioned_words()
             )
+
+        def has_committed_repartitioned_words() -> bool:
+            """Streams commits the words, and the words that it has sent to itself, separately."""
+            (internal,) = (
+                topic
+                for topic in world.other.topics()
+                if topic.startswith(application) and topic.endswith("-repartition")
+            )
+            end = world.stored(internal)[-1].end_offset
+            return world.other.committed(application, internal) == {0: end}
 
         for life in range(2):
             old_updates = len(updates)

@@ -14,6 +14,7 @@ from typing import Final
 from uuid import uuid4
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from records.kafka_errors import ErrorCode
 from records.rpc.brokers import UpdateFeaturesRequest, UpdateFeaturesResponse
@@ -52,8 +53,13 @@ def bootstrap(
 
 
 @pytest.fixture
-def topic() -> str:
-    return f"tools-{uuid4().hex[:8]}"
+def topic(bootstrap: str) -> Iterator[str]:
+    """The name of a topic that is deleted at the end: the recorded answers list all topics."""
+    name = f"tools-{uuid4().hex[:8]}"
+    yield name
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([name])[name].result()
+    wait_until(lambda: name not in admin.list_topics().topics, "the topic is deleted")
 
 
 def test_kafkas_tools_print_the_recorded_answers_of_apache_kafka_or_recorded_differences(

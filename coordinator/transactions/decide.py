@@ -183,13 +183,17 @@ def _judge_init(
 
 
 def fenced(before: Transaction, now_ms: int) -> Transaction:
-    """Return the state that aborts an ongoing transaction under the next producer epoch."""
+    """Return the state that aborts an ongoing transaction under the next producer epoch.
+
+    As in Kafka, a producer of TV2 may end that transaction, or initialise itself, by its last
+    epoch; it gets the raised one.
+    """
     assert before.state is State.ONGOING, f"fenced: {before}"
     return before._replace(
         state=State.PREPARE_ABORT,
         producer_epoch=before.producer_epoch + 1,
-        last_producer_epoch=NONE,
-        client_version=0,
+        last_producer_epoch=before.producer_epoch,
+        client_version=TV2,
         epoch_began_at_ms=now_ms,
         updated_at_ms=now_ms,
     )
@@ -350,15 +354,15 @@ def _judge_end(request: rpc.EndTransactionRequest, before: Transaction) -> Error
     In TV2 an epoch that is one lower than the present one is the same call again, and the present
     epoch is a new call; in TV1 the epoch does not tell the two apart.
     """
-    epoch = request.producer_epoch
-    was_v2 = before.client_version >= TV2
+    epoch, is_v2 = request.producer_epoch, request.client_version >= TV2
+    raised = is_v2 and before.client_version >= TV2  # the last Prepare raised the epoch
     is_overflow = (
-        was_v2
+        raised
         and request.producer_id == before.previous_producer_id
         and epoch == LAST_EPOCH
         and before.producer_epoch == 0
     )
-    is_repeated = was_v2 and (is_overflow or epoch + 1 == before.producer_epoch)
+    is_repeated = raised and (is_overflow or epoch + 1 == before.producer_epoch)
     is_present = epoch == before.producer_epoch and not is_overflow
     if _is_next_producer(before, request.producer_id, epoch):
         return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -371,17 +375,19 @@ def _judge_end(request: rpc.EndTransactionRequest, before: Transaction) -> Error
         case State.ONGOING:
             return _PREPARE if is_present else ErrorCode.PRODUCER_FENCED
         case State.PREPARE_COMMIT | State.PREPARE_ABORT:
-            if was_v2 and is_present:  # the end of the next transaction, which is asked for again
+            if is_v2 and is_present:  # the end of the next transaction, which is asked for again
                 return ErrorCode.CONCURRENT_TRANSACTIONS
-            if not (is_repeated if was_v2 else is_present):
+            if not (is_repeated or is_present):
                 return ErrorCode.PRODUCER_FENCED
             is_same = before.state is same.prepared
             return ErrorCode.CONCURRENT_TRANSACTIONS if is_same else ErrorCode.INVALID_TXN_STATE
-    if not is_present and not (is_repeated and before.state is not State.EMPTY):
+        case State.EMPTY:
+            is_repeated = False
+    if not (is_present or is_repeated) or before.producer_epoch > LAST_EPOCH:
         return ErrorCode.PRODUCER_FENCED
-    if before.state is same.complete and (is_repeated or not was_v2):
+    if before.state is same.complete and (is_repeated or not is_v2):
         return ErrorCode.NONE
-    if is_present and not request.committed and request.client_version >= TV2:
+    if is_present and not request.committed and is_v2:
         return _PREPARE  # an abort without partitions: it raises the epoch alone
     return ErrorCode.INVALID_TXN_STATE
 

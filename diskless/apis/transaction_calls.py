@@ -37,7 +37,6 @@ FIRST_FENCED_VERSIONS: Final = {22: 4, 24: 2, 25: 2, 26: 2}
 TV1: Final = 1
 TV2: Final = 2
 FIRST_RAISING_VERSION: Final = 5  # of EndTxn: it raises the epoch (TV2)
-LAST_END_VERSION: Final = 4
 LAST_ADD_VERSION: Final = 3  # later ones are sent between Kafka's brokers only
 
 _Topic = rpc.AddPartitionsToTxnTopic
@@ -81,7 +80,7 @@ class TransactionCalls:
                 rpc.AddPartitionsToTxnRequest, self.add_partitions, highest=LAST_ADD_VERSION
             ),
             25: make_handler(rpc.AddOffsetsToTxnRequest, self.add_offsets),
-            26: make_handler(rpc.EndTxnRequest, self.end, highest=LAST_END_VERSION),
+            26: make_handler(rpc.EndTxnRequest, self.end),
         }
 
     async def init(

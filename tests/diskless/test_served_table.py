@@ -23,7 +23,7 @@ REMARKS = {
     18: "an unknown version is answered as 0, with error 35",
     22: "6 (two-phase commit) is not announced",
     24: "4 and 5 are sent between Kafka's brokers only",
-    26: "5 (it raises the epoch) is not announced",
+    26: "5 and later raise the epoch (TV2)",
     17: "ILLEGAL_SASL_STATE",
     36: "ILLEGAL_SASL_STATE",
     29: "SECURITY_DISABLED",

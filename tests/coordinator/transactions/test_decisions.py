@@ -126,13 +126,13 @@ ENDINGS: Final = [
     Ending(PC, 4, 2, ABORT, 4, 2, E.CONCURRENT_TRANSACTIONS),
     Ending(PA, 4, 2, ABORT, 4, 2, E.CONCURRENT_TRANSACTIONS),
     # a transaction that its timeout or another producer has aborted
-    Ending(PA, 4, 0, ABORT, 3, 2, E.PRODUCER_FENCED),
-    Ending(CA, 4, 0, ABORT, 3, 2, E.PRODUCER_FENCED),
-    Ending(CA, 4, 0, COMMIT, 3, 2, E.PRODUCER_FENCED),
+    Ending(PA, 4, 2, ABORT, 3, 1, E.PRODUCER_FENCED),
+    Ending(CA, 4, 2, ABORT, 3, 1, E.PRODUCER_FENCED),
+    Ending(CA, 4, 2, COMMIT, 3, 1, E.PRODUCER_FENCED),
     # the epoch that fences the last producer of an id is given to no producer
-    Ending(CA, 32767, 0, ABORT, 32766, 2, E.PRODUCER_FENCED),
-    Ending(CA, 32767, 0, ABORT, 32767, 2, E.PRODUCER_FENCED),
-    Ending(CA, 32767, 0, COMMIT, 32767, 1, E.PRODUCER_FENCED),
+    Ending(CA, 32767, 2, ABORT, 32766, 2, E.PRODUCER_FENCED),
+    Ending(CA, 32767, 2, ABORT, 32767, 2, E.PRODUCER_FENCED),
+    Ending(CA, 32767, 2, COMMIT, 32767, 1, E.PRODUCER_FENCED),
     # KIP-890's table of finished states: Retry, then Current
     Ending(EMPTY, 4, 0, ABORT, 3, 2, E.PRODUCER_FENCED),
     Ending(EMPTY, 4, 0, ABORT, 4, 2, E.NONE, CA, 5),
@@ -148,10 +148,13 @@ ENDINGS: Final = [
     Ending(CC, 4, 2, COMMIT, 4, 2, E.INVALID_TXN_STATE),
     Ending(CC, 4, 2, COMMIT, 2, 2, E.PRODUCER_FENCED),
     # a client that changes its protocol between two calls
-    Ending(PC, 4, 2, COMMIT, 3, 0, E.CONCURRENT_TRANSACTIONS),
-    Ending(CC, 4, 2, COMMIT, 3, 0, E.NONE),
+    Ending(PC, 4, 2, COMMIT, 3, 1, E.PRODUCER_FENCED),
+    Ending(CC, 4, 2, COMMIT, 3, 1, E.PRODUCER_FENCED),
+    Ending(CC, 4, 2, COMMIT, 4, 1, E.NONE),
     Ending(PC, 3, 0, COMMIT, 3, 2, E.CONCURRENT_TRANSACTIONS),
-    Ending(CC, 3, 0, COMMIT, 3, 2, E.NONE),
+    Ending(CC, 3, 0, COMMIT, 3, 2, E.INVALID_TXN_STATE),
+    Ending(CC, 3, 0, ABORT, 3, 2, E.NONE, CA, 4),
+    Ending(CA, 3, 0, ABORT, 3, 2, E.NONE, CA, 4),
 ]
 
 
@@ -304,6 +307,10 @@ def test_init_producer_id_aborts_an_ongoing_transaction_under_the_next_epoch() -
     complete = after(fenced, decide.decide_complete("x", 5, context(fenced)))
     answer = decide.decide_init(request, context(complete)).response
     assert (answer.producer_id, answer.producer_epoch) == (PID, 5)  # a second epoch
+    row = Ending(CA, 4, 2, ABORT, 3, 2, E.NONE)  # of the producer that was fenced
+    for committed, code in ((ABORT, E.NONE), (COMMIT, E.INVALID_TXN_STATE)):
+        asked = end(row._replace(committed=committed))
+        assert decide.decide_end(asked, context(complete)).response.error_code == code
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 15 * 60_000 + 1])

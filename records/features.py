@@ -38,7 +38,7 @@ SUPPORTED: Final[Mapping[str, Levels]] = MappingProxyType(
         METADATA_VERSION: Levels(15, 27),
         "kraft.version": Levels(0, 0),  # voters stand in the settings, not in the log
         "group.version": Levels(0, 0),  # groups of the classic protocol
-        TRANSACTION_VERSION: Levels(0, 1),  # 1: clients add partitions and end transactions
+        TRANSACTION_VERSION: Levels(0, 2),  # 1: transactions; 2: clients may use KIP-890 part 2
         ESKER_VERSION: Levels(1, 4),
     }
 )

@@ -14,6 +14,7 @@ import pytest
 
 from tests.clients.apache_kafka import apache_kafka
 from tests.clients.client import How, Message
+from tests.clients.cluster import EskerCluster
 from tests.clients.world import World
 from tests.ecosystem.java_program import JavaProgram
 from tests.interop.conftest import kafka, kafka_release, written_by_kafka
@@ -26,12 +27,23 @@ pytestmark = [pytest.mark.java, pytest.mark.soak, pytest.mark.timeout(660)]
 COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
 MESSAGES: Final = 2_000
 KILLS: Final = 2
+SETTINGS: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 
-@pytest.fixture(scope="module")
-def world(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with apache_kafka(kafka, tmp_path_factory.mktemp("kafka") / "node") as running:
-        yield running
+@pytest.fixture(scope="module", params=["Apache Kafka", "Esker, TV1", "Esker, TV2"])
+def world(
+    request: pytest.FixtureRequest, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    home = tmp_path_factory.mktemp("cluster") / "node"
+    if request.param == "Apache Kafka":
+        with apache_kafka(kafka, home) as running:
+            yield running
+        return
+    with EskerCluster(home, settings=SETTINGS) as cluster:
+        cluster.start()
+        cluster.finalize_transactions(int(request.param[-1]))
+        yield World(cluster.brokers)
+        cluster.check_alive()
 
 
 def copied_values(world: World, topic: str) -> list[bytes | None]:
@@ -64,7 +76,7 @@ def check_copier(kafka: Kafka, world: World, home: Path) -> None:
     assert found == values
 
 
-def test_kafkas_copier_copies_a_topic_on_kafka_exactly_once(
+def test_kafkas_copier_copies_a_topic_exactly_once_though_it_is_killed(
     kafka: Kafka, world: World, tmp_path: Path
 ) -> None:
     check_copier(kafka, world, tmp_path / "copier")

@@ -101,7 +101,7 @@ def test_a_feature_upgrade_of_a_cluster_reaches_every_node(cluster: EskerCluster
             "min": 1, "max": HIGHEST, "finalized": 1,
         }  # fmt: skip
     supported = {"metadata.version": 27, "esker.version": HIGHEST}
-    rest = {"group.version": 0, "kraft.version": 0, "transaction.version": 1}
+    rest = {"group.version": 0, "kraft.version": 0, "transaction.version": 2}
     for version, expected in ((2, {}), (3, supported), (4, supported | rest)):
         highest, finalized, epoch = announced(cluster, version)
         assert highest == expected

@@ -229,8 +229,8 @@ def test_the_controller_finalizes_transactions_together_with_the_esker_version_t
     answer = world.ask(update((TRANSACTION_VERSION, 1), (ESKER_VERSION, 4)))
     assert (answer.error_code, answer.error_message) == (0, None)
     assert has_transactions(world.image.features)
-    refused = world.ask(update((TRANSACTION_VERSION, 2)))
-    assert "Local controller 101 only supports versions 0-1" in refused.error_message
+    refused = world.ask(update((TRANSACTION_VERSION, 3)))
+    assert "Local controller 101 only supports versions 0-2" in refused.error_message
     assert world.ask(update((TRANSACTION_VERSION, 0), kind=SAFE)).error_code == 0
     assert not has_transactions(world.image.features)
 

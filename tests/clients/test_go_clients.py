@@ -32,9 +32,11 @@ DIFFERENT: Final[frozenset[str]] = frozenset()
 """Names of the lines that may differ."""
 
 
-@pytest.fixture(scope="module")
-def program() -> Path:
-    """The compiled program, made once below `.cache`."""
+def build_go(name: str, *command: str, package: str = ".") -> Path:
+    """Compile a Go program below `.cache`, and return its path; skip the test if that fails.
+
+    Args:  command: of `go`, such as "build".
+    """
     go = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")
     if go is None:
         pytest.skip("GO CLIENTS NOT TESTED: go is not on the PATH")
@@ -42,13 +44,19 @@ def program() -> Path:
     home.mkdir(parents=True, exist_ok=True)
     with locked(home.with_suffix(".lock")):
         done = subprocess.run(
-            [go, "build", "-o", str(home / "admin"), "."], cwd=SOURCES, capture_output=True,
+            [go, *command, "-o", str(home / name), package], cwd=SOURCES, capture_output=True,
             text=True, timeout=BUILD_S, check=False,
         )  # fmt: skip
     if done.returncode and "dial tcp" in done.stderr:
         pytest.skip(f"GO CLIENTS NOT TESTED: no module can be fetched: {done.stderr[-300:]}")
     assert not done.returncode, done.stderr
-    return home / "admin"
+    return home / name
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    """The compiled program of administrative requests."""
+    return build_go("admin", "build")
 
 
 def answers(program: Path, bootstrap: str) -> dict[str, str]:

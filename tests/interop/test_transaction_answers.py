@@ -421,7 +421,57 @@ EXHAUSTION_BY_FENCING: Final = [
     True,
 ]
 
+
+def strangers(one: Producer, _: Cluster) -> Iterator[Any]:
+    """Producers and epochs that the transactional id does not have."""
+    one.ids.append(123_456)
+    yield one.end("A", 0, COMMIT)  # of an id that does not exist
+    yield one.produce("A", 0, 0)
+    yield one.commit_offset("A", 0)
+    yield one.init(timeout_ms=0)
+    yield one.init(timeout_ms=10**8)
+    yield one.init("A", 3)  # an id that was forgotten
+    yield one.produce("A", 0, 0)
+    yield one.produce("B", 1, 0)
+    yield one.commit_offset("B", 1)
+    yield one.end("B", 1, COMMIT)
+    yield one.end("B", -1, COMMIT)
+    yield one.end("A", 0, ABORT)
+    yield one.init("A", 3)
+    yield one.init("B", 1)
+    yield one.produce("B", 0, 7)  # not the first sequence
+    yield one.produce("B", 0, 0)
+    yield one.produce("B", 0, 0, version=11)
+    yield one.end("B", 0, COMMIT, version=4)[0]
+    yield one.end("B", 0, COMMIT, version=4)[0]
+    yield one.end("B", 0, COMMIT)
+
+
+STRANGERS: Final = [
+    (E.INVALID_PRODUCER_ID_MAPPING, "", -1),
+    E.INVALID_PRODUCER_ID_MAPPING,
+    E.INVALID_PRODUCER_ID_MAPPING,
+    (E.INVALID_TRANSACTION_TIMEOUT, "", -1),
+    (E.INVALID_TRANSACTION_TIMEOUT, "", -1),
+    (E.NONE, "B", 0),
+    E.INVALID_PRODUCER_ID_MAPPING,
+    E.INVALID_PRODUCER_EPOCH,
+    E.INVALID_PRODUCER_EPOCH,
+    (E.PRODUCER_FENCED, "", -1),
+    (E.PRODUCER_FENCED, "", -1),
+    (E.INVALID_PRODUCER_ID_MAPPING, "", -1),
+    (E.PRODUCER_FENCED, "", -1),
+    (E.PRODUCER_FENCED, "", -1),
+    E.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    E.NONE,
+    E.NONE,
+    E.NONE,
+    E.NONE,
+    (E.INVALID_TXN_STATE, "", -1),
+]
+
 STORIES: Final = {
+    strangers: STRANGERS,
     endings: ENDINGS,
     initialisations: INITIALISATIONS,
     timeout: TIMEOUT,

@@ -21,7 +21,7 @@ from coordinator.transactions.state import State, Transaction
 from diskless.transactions.owner import TransactionOwner
 from diskless.transactions.proofs import TransactionProofs
 from records.kafka_errors import ErrorCode
-from records.rpc.transaction_log import CheckTransactionResponse
+from records.rpc.transaction_log import CheckTransactionResponse, ProveTransactionRequest
 from tests.coordinator.batch.transactions_mutants import MUTANTS as OF_BATCHES
 from tests.coordinator.groups import test_transactional_mutants as of_groups
 from tests.coordinator.transactions import test_decisions as decisions
@@ -195,9 +195,34 @@ def epochs_pass_the_last_one(patch: Patch) -> None:
     patch.setattr(Transaction, "is_exhausted", property(lambda _: False))
 
 
+def a_transaction_of_tv2_leaves_the_epoch(patch: Patch) -> None:
+    """An EndTxn of TV2 keeps its producer's epoch, as in TV1."""
+    prepared: Any = decide._prepared
+
+    def careless(request: Any, before: Any, now_ms: int) -> Any:
+        return prepared(request, before, now_ms)._replace(producer_epoch=before.producer_epoch)
+
+    patch.setattr(decide, "_prepared", careless)
+
+
 def the_last_epoch_may_begin_transactions(patch: Patch) -> None:
     """A call with the epoch that fences the last producer of an id begins a transaction."""
     patch.setattr(decide, "LAST_EPOCH", 2**15)
+
+
+def a_late_batch_of_tv2_finds_another_epoch() -> None:
+    """Check that a batch that is read after its EndTxn of TV2 cannot join the next transaction."""
+    before = decisions.stored(State.ONGOING, 3, 2)
+    row = decisions.Ending(State.ONGOING, 3, 2, True, 3, 2, ErrorCode.NONE)
+    ended = decide.decide_end(decisions.end(row), decisions.context(before))
+    prepared = decisions.after(before, ended)
+    complete = decide.decide_complete("x", before.number, decisions.context(prepared))
+    late = ProveTransactionRequest(
+        transactional_id="x", producer_id=before.producer_id, producer_epoch=3, adds=True,
+        topics=decisions.topics(decisions.TOPIC),
+    )  # fmt: skip
+    given = decisions.context(decisions.after(prepared, complete))
+    assert decide.decide_prove(late, given).response.error_code == ErrorCode.PRODUCER_FENCED
 
 
 def the_last_epoch_is_refused() -> None:
@@ -221,6 +246,10 @@ MUTANTS: Final[Mapping[str, tuple[Callable[[Patch], None], Callable[[], object]]
     "a fence leaves the epoch": (a_fence_leaves_the_epoch, schedules),
     "numbers begin again": (numbers_begin_again_with_a_producer, schedules),
     "epochs pass the last one": (epochs_pass_the_last_one, schedules),
+    "a transaction of TV2 leaves the epoch": (
+        a_transaction_of_tv2_leaves_the_epoch,
+        a_late_batch_of_tv2_finds_another_epoch,
+    ),
     "the last epoch may begin transactions": (
         the_last_epoch_may_begin_transactions,
         the_last_epoch_is_refused,

@@ -204,7 +204,8 @@ class EskerCluster:
         running = [broker for broker in self.broker_ids if broker in self.processes]
         if all(self._transaction_version(broker) == level for broker in running):
             return
-        direction = "upgrade" if level else "downgrade"
+        rises = level > self._transaction_version(running[0])
+        direction = "upgrade" if rises else "downgrade"
         at = ("--bootstrap-server", f"127.0.0.1:{self.ports[running[0]]}")
         self._esker("features", direction, "--feature", f"transaction.version={level}", *at)
         for broker in running:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 
@@ -36,12 +37,14 @@ from records.rpc.transactions import (
     EndTxnRequest,
     EndTxnResponse,
 )
+from tests.clients import cluster as clusters
 from tests.clients.apache_kafka import apache_kafka
 from tests.coordinator.groups.world import TRANSACTIONS
 from tests.diskless.broker_world import running_broker
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import batch
 from tests.interop.kafka_run import Kafka
+from tests.interop.kafka_tools import CLASSES
 from tests.raft.driver.client import Client
 from tests.waiting import DEADLINE_S, wait_until
 
@@ -206,6 +209,12 @@ class Producer:
         request = DescribeTransactionsRequest(transactional_ids=(self.name,))
         answer = self._client.ask(request, DescribeTransactionsResponse, 0)
         return answer.transaction_states[0].transaction_state
+
+    def epoch(self) -> int:
+        """Return the producer epoch of the transactional id."""
+        request = DescribeTransactionsRequest(transactional_ids=(self.name,))
+        answer = self._client.ask(request, DescribeTransactionsResponse, 0)
+        return answer.transaction_states[0].producer_epoch
 
     def close(self) -> None:
         self._client.close()
@@ -514,3 +523,24 @@ def test_apache_kafka_answers_producers_of_tv2_with_the_codes_of_the_table(
     with apache_kafka(kafka, tmp_path / "kafka") as world:
         port = int(world.bootstrap.rpartition(":")[2])
         assert tell(Cluster(port, lambda: int(time.time() * 1_000))) == EXPECTED
+
+
+@pytest.mark.java
+@pytest.mark.soak
+def test_a_java_producer_raises_its_epoch_with_each_transaction_at_level_2_only(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    with clusters.EskerCluster(tmp_path / "nodes", brokers=1, quorum=(1,)) as cluster:
+        cluster.start()
+        port = int(cluster.bootstrap.rpartition(":")[2])
+        for level, lowest, highest in ((1, 0, 0), (2, 5, LAST), (1, 0, 0)):
+            cluster.finalize_transactions(level)
+            producer = Producer(port, uuid4().hex, lambda: 0)
+            producer.find()
+            kafka.run(
+                CLASSES["producer-perf-test"], "--topic", TOPIC, "--num-records", "500",
+                "--record-size", "10", "--throughput", "500", "--transactional-id", producer.name,
+                "--transaction-duration-ms", "20", "--bootstrap-server", cluster.bootstrap,
+            )  # fmt: skip
+            assert lowest <= producer.epoch() <= highest, level
+            producer.close()

@@ -53,7 +53,7 @@ REFUSED = {
     (1125, 0): "the request before it has removed the group",
     **{
         (key, version): "the cluster has no transactions"
-        for key, versions in {24: 4, 25: 5, 26: 5, 28: 6}.items()
+        for key, versions in {24: 4, 25: 5, 26: 6, 28: 6}.items()
         for version in range(versions)
     },
     (1126, 0): "the cluster is below the level of transactions",

@@ -169,7 +169,7 @@ async def _end_transactions(
 
 
 def _refuse_epochs(marker: _Marker, producer: _Producer) -> ErrorCode:
-    """Return the error of a marker whose epochs the partition has left behind, or NONE."""
+    """Return the error of a marker with older epochs than the partition's, or NONE."""
     epoch, present = marker.producer_epoch, producer.producer_epoch
     repeats = (
         marker.transaction_version >= RAISING_VERSION

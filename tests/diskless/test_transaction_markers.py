@@ -68,7 +68,7 @@ async def hang(broker: Broker) -> None:
 
 
 async def is_open(broker: Broker) -> bool:
-    """Whether a transaction is open in t-0."""
+    """Return whether a transaction is open in t-0."""
     topic = broker.world.image.topic("t")
     assert topic is not None
     asked = DescribeDisklessProducersRequest.Topic(topic_id=topic.topic_id, partitions=(0,))

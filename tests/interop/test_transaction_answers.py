@@ -245,7 +245,7 @@ class EskerCluster(Cluster):
         self._loop = loop
 
     def reach_last_epoch(self, producer: Producer) -> None:
-        """Write the epoch before the last one into the log: 32,765 calls take a minute."""
+        """Write the epoch before the last one into the log, since 32,765 calls take a minute."""
         assert producer.init()[2] < LAST
 
         def raise_epoch(context: Any) -> Decision:

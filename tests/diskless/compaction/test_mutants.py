@@ -9,7 +9,7 @@ import pytest
 from diskless.compaction import rewriter, service
 from records import cleaning
 from records.rpc.rewriting import HORIZONS_SET
-from tests.diskless.compaction import test_rewriter, test_service
+from tests.diskless.compaction import test_life, test_rewriter, test_service
 from tests.records import test_cleaning
 
 
@@ -76,6 +76,30 @@ def without_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service.Rewriting, "_sparse_objects", sparse_objects)
 
 
+def with_horizons_that_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tombstone goes in the round after the one that sets its delete horizon, however soon."""
+    monkeypatch.setattr(cleaning, "_horizon", lambda _header: 0)
+
+
+def without_last_batches_of_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last batch of an active producer goes if it has lost all records."""
+    monkeypatch.setattr(cleaning, "_last_sequence", lambda _header: -2)
+
+
+def with_times_relative_to_another_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that gets a delete horizon keeps its records' time deltas off by one."""
+    rebase = cleaning._rebase_records
+
+    def shifted(block, kept, base_timestamp: int) -> bytes:
+        return rebase(block, kept, base_timestamp + 1)
+
+    monkeypatch.setattr(cleaning, "_rebase_records", shifted)
+
+
+def live_random_lives() -> None:
+    test_life.live_some(30)
+
+
 def compact_random_partitions() -> None:
     test_rewriter.test_compaction_keeps_the_newest_record_of_each_key_and_the_end_offset(300)
 
@@ -110,6 +134,11 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
         whatever_the_policy,
         test_service.test_removing_compact_from_the_cleanup_policy_ends_compaction_before_its_next_replacement,
     ),
+    (whatever_the_policy, live_random_lives),
+    (from_the_start_of_every_round, live_random_lives),
+    (with_horizons_that_have_passed, live_random_lives),
+    (without_last_batches_of_producers, live_random_lives),
+    (with_times_relative_to_another_base, live_random_lives),
 ]
 
 

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
+from uuid import UUID
 
 from diskless.compaction.service import COMPACTION, MERGE, Rewriting, RewritingSettings
 from diskless.compaction.tasks import Report, RewriterSettings
@@ -145,6 +146,20 @@ class World:
         """Return the live runs of all partitions."""
         state = self.cluster.leaders[0].state
         return [run for runs in state.runs.values() for run in runs]
+
+    def runs_of(self, topic_id: UUID, partition: int) -> list[Any]:
+        """Return the live runs of one partition."""
+        state = self.cluster.leaders[0].state
+        return state.runs.get(state.topics[topic_id].log_ids[partition], [])
+
+    def object(self, object_id: int) -> bytes:
+        """Return the bytes of an object in the store."""
+        ((data, *_),) = (
+            stored
+            for key, stored in self.broker.memory.objects.items()
+            if key.endswith(f"/{object_id}")
+        )
+        return bytes(data)
 
 
 def story(

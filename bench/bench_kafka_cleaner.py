@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.bench_compaction import MIB, SEED, finished, runs_of
+from diskless.compaction.child import collect_seldom
 from diskless.compaction.rewriter import Rewriter
 from diskless.compaction.tasks import CompactionTask, RewriterSettings, RewrittenObject, Source
 from diskless.fetch.runs_reader import Run
@@ -140,6 +141,7 @@ def main() -> None:
     words = ArgumentParser(prog="python -m bench.bench_kafka_cleaner", description=__doc__)
     words.add_argument("--tiny", action="store_true", help="use little data; ends in seconds")
     size_bytes = LOG_BYTES // 256 if words.parse_args().tiny else LOG_BYTES
+    collect_seldom()  # as brokers' processes do
     print(f"Python {platform.python_version()}, {platform.machine()}, seed {SEED}")
     print(
         "value   batch  codec  M records  Kafka MB/s  our MB/s  ratio  Kafka (wall)"

@@ -280,7 +280,6 @@ def _rebase_records(block: RecordBlock, kept: Numbers, base_timestamp: int) -> b
 def _build(header: BatchHeader, body: bytes) -> Batch:
     """Build a batch from a header and its records' bytes, with a new length and checksum."""
     data = bytearray(b"".join((_NO_HEADER, body)))
-    header = header._replace(batch_length=len(data) - LOG_OVERHEAD_BYTES)
-    HEADER.pack_into(data, 0, *header)
-    crc = seal(data)
-    return Batch(0, header._replace(crc=crc), memoryview(data))
+    HEADER.pack_into(data, 0, header[0], len(data) - LOG_OVERHEAD_BYTES, *header[2:])
+    seal(data)
+    return Batch(0, BatchHeader._make(HEADER.unpack_from(data)), memoryview(data))

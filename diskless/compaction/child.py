@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import pickle
@@ -44,6 +45,7 @@ DONE: Final = "done"
 FAILED: Final = "failed"
 NICENESS: Final = 10  # the broker's own work goes first
 STOP_S: Final = 5.0
+GARBAGE_THRESHOLD: Final = 200_000  # objects made and not freed, between two collections
 
 
 class ChildWorker:
@@ -190,11 +192,22 @@ async def _serve(parent: _Parent) -> None:
             parent.tell(DONE, report)
 
 
+def collect_seldom() -> None:
+    """Have this process look for garbage in cycles seldom, because batches have none.
+
+    Why: at Python's default the collector walks through the batches of a window again and again,
+    a quarter of the time of a compaction of small batches.
+    """
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
+
+
 def main() -> None:
     """Merge and compact for the broker that writes to standard input, until the input ends."""
     target = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what is printed by mistake must not stand between messages
     os.nice(NICENESS)
+    collect_seldom()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     asyncio.run(_serve(_Parent(os.fdopen(0, "rb"), target)))
 

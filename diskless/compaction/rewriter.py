@@ -40,7 +40,13 @@ from diskless.compaction.tasks import (
     Source,
 )
 from diskless.fetch.object_cache import CacheSettings, ObjectCache
-from diskless.fetch.runs_reader import LOG_APPEND_TIME, DamagedRunError, Run, read_run
+from diskless.fetch.runs_reader import (
+    LOG_APPEND_TIME,
+    DamagedRunError,
+    Run,
+    read_run,
+    read_stored,
+)
 from diskless.stores import ObjectNotFoundError, ObjectStorage, RangeError
 from records.batch import NO_TIMESTAMP, Batch
 from records.cleaning import (
@@ -256,11 +262,11 @@ class Rewriter:
     ) -> AsyncIterator[tuple[Run, list[Batch]]]:
         """Yield each run with its batches at their final offsets, up to the first damaged run."""
         for window in _windows(runs):
-            reads = [asyncio.ensure_future(read_run(self._reader, run)) for run in window]
+            reads = [asyncio.ensure_future(read_stored(self._reader, run)) for run in window]
             try:
                 for run, reading in zip(window, reads, strict=True):
                     try:
-                        batches = _final_batches(run, await reading)
+                        batches = await self._verified_batches(run, await reading)
                     except UNREADABLE as error:
                         report.damages.append(_damage(source, run, error))
                         return
@@ -268,6 +274,13 @@ class Rewriter:
                     yield run, batches
             finally:
                 await _cancel(reads)
+
+    async def _verified_batches(self, run: Run, data: memoryview) -> list[Batch]:
+        """Verify and parse a run's batches at once; read damaged bytes a second time."""
+        try:
+            return _final_batches(run, data, verify_crc=True)
+        except RecordError:
+            return _final_batches(run, await read_run(self._reader, run), verify_crc=True)
 
     # --- objects --------------------------------------------------------------------------------
 
@@ -342,19 +355,19 @@ class _Survivors:
         return newest_by_offset(block, self._newest)
 
 
-def _final_batches(run: Run, data: memoryview) -> list[Batch]:
-    """Verify a run's batches, and return the batches with their final offsets and times."""
+def _final_batches(run: Run, data: memoryview, *, verify_crc: bool = False) -> list[Batch]:
+    """Check a run's batches, and return the batches with their final offsets and times."""
     end_offset = run.last_offset + 1
     if run.is_final:
         return read_final_run(
-            data, base_offset=run.base_offset, end_offset=end_offset, verify_crc=False
+            data, base_offset=run.base_offset, end_offset=end_offset, verify_crc=verify_crc
         )
     return finish_run(
         data,
         base_offset=run.base_offset,
         end_offset=end_offset,
         append_time=run.append_time if run.timestamp_type == LOG_APPEND_TIME else None,
-        verify_crc=False,
+        verify_crc=verify_crc,
     )
 
 
@@ -438,7 +451,9 @@ def _kept_batches(cleaned: Sequence[Cleaned], run: Run) -> Iterator[Batch]:
     batches = [batch for part in cleaned for batch in part.batches]
     copies = 2 * sum(len(batch.view) for batch in batches) < run.size_bytes
     for batch in batches:
-        yield batch._replace(view=memoryview(bytes(batch.view))) if copies else batch
+        # Why not _replace: with small batches it would cost as much as the copy.
+        view = memoryview(bytes(batch.view)) if copies else batch.view
+        yield Batch(batch.position, batch.header, view)
 
 
 def _end(content: _Content, builder: RunBuilder, last: Batch) -> None:

@@ -193,6 +193,16 @@ async def read_run(cache: ObjectCache, run: Run) -> memoryview:
     return data
 
 
+async def read_stored(cache: ObjectCache, run: Run) -> memoryview:
+    """Read the stored bytes of a run of batches without verifying them; the caller must do so.
+
+    Raises:  StorageError.
+    """
+    if run.is_marker:
+        return memoryview(run.control)
+    return await cache.read(run.object_key, ByteRange(run.byte_offset, run.size_bytes))
+
+
 async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
     """Read and verify a run of batches; read damaged bytes a second time.
 

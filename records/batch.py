@@ -280,9 +280,9 @@ def records_of(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> me
     Raises:  CompressionError, of which DecompressedTooLargeError is a kind.
     """
     view = batch.view[HEADER_SIZE_BYTES:]
-    codec = batch.header.compression
-    if codec is Compression.NONE:
+    if not batch.header.attributes & COMPRESSION_MASK:
         return view
+    codec = batch.header.compression
     return memoryview(decompress(codec, view, limit_bytes=limit_bytes))
 
 

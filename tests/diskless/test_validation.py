@@ -29,6 +29,7 @@ from diskless.produce.validation import (
 from records.batch import (
     CONTROL,
     CRC_START,
+    DELETE_HORIZON,
     HEADER_SIZE_BYTES,
     LOG_APPEND_TIME,
     Record,
@@ -178,6 +179,14 @@ def test_produce_validation_refuses_a_batch_with_log_append_time_from_a_producer
     outcome = validate(batch(attributes=LOG_APPEND_TIME), 9, rules, NOW)
     assert isinstance(outcome, Refusal)
     assert outcome.error == ErrorCode.INVALID_TIMESTAMP
+
+
+def test_produce_validation_accepts_a_batch_with_a_delete_horizon_unchanged_as_kafka_does() -> None:
+    """Kafka's answer: tests/interop/test_kafka_cleaner.py, whose producer sends such batches."""
+    data = batch(attributes=DELETE_HORIZON)
+    outcome = validate(data, 9, RULES, NOW)
+    assert isinstance(outcome, Accepted)
+    assert outcome.batch.view == data
 
 
 def test_produce_validation_refuses_a_producer_id_without_an_epoch_or_a_sequence() -> None:

@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 TOPIC: Final = "cleaned"
 TIME_MS: Final = 1_700_000_000_000
+NOW_MS: Final = 1 << 42  # of our cleaning: after the horizons that producers send
 A_DAY_MS: Final = 86_400_000
 BATCHES: Final = 60
 KEYS: Final = 40
@@ -72,7 +73,10 @@ class Producer:
         return self.batches[-1].header.end_offset if self.batches else 0
 
     def append_some(self) -> None:
-        """Append a random batch: any codec, any times, tombstones; every third is idempotent."""
+        """Append a random batch: any codec, any times, tombstones; many are idempotent.
+
+        Some have a delete horizon already, in the past: Kafka's LogValidator accepts them, too.
+        """
         random = self._random
         rows = [
             (
@@ -83,7 +87,8 @@ class Producer:
             )
             for _ in range(random.randint(1, 8))
         ]
-        self._append(rows, random.choice(tuple(Compression)), random.choice((-1, 0, 1, 2)))
+        codec, producer = random.choice(tuple(Compression)), random.choice((-1, 0, 1, 2))
+        self._append(rows, codec, producer, random.choice((0, 0, 0, DELETE_HORIZON)))
 
     def append_later(self) -> None:
         """Append a batch so much later than those before it that it begins a segment."""
@@ -91,13 +96,14 @@ class Producer:
         time = TIME_MS + self._days * A_DAY_MS
         self._append([(b"later-%d" % self._days, b"", time, ())], Compression.NONE, -1)
 
-    def _append(self, rows, codec: Compression, producer: int) -> None:
+    def _append(self, rows, codec: Compression, producer: int, attributes: int = 0) -> None:
         idempotent = producer >= 0
         data = build_batch(
             rows,
             base_offset=0,
             leader_epoch=-1,
             compression=codec,
+            attributes=attributes,
             producer_id=1_000 + producer if idempotent else -1,
             producer_epoch=0 if idempotent else -1,
             base_sequence=self._sequences[producer] if idempotent else -1,
@@ -217,7 +223,7 @@ def test_kafkas_log_cleaner_and_eskers_log_cleaner_leave_equal_batches(
             bound = roll(node, producer)
             wait_until(lambda bound=bound: cleaned_until(node) >= bound, state=node.said)
             below = [each for each in producer.batches if each.header.base_offset < bound]
-            rules = Round(number, 0, producer.last_sequences(), bytes(16))
+            rules = Round(NOW_MS + number, 0, producer.last_sequences(), bytes(16))
             ours = clean([*ours, *below[taken:]], first_dirty, rules)
             first_dirty, taken = bound, len(below)
             theirs = described(list(stored(node, bound)))

@@ -165,3 +165,31 @@ def spans_of_replaced_runs_stay() -> Iterator[None]:
     """The time index is that of the old runs."""
     with patch.object(Runs, "_rebuild_spans", lambda *_: None):
         yield
+
+
+@mutant
+def objects_are_rewritten_below_the_feature_level() -> Iterator[None]:
+    """Old brokers would serve wrong offsets."""
+    with patch.object(rewriting, "may_write_format", lambda *_: True):
+        yield
+
+
+@mutant
+def a_rewritten_run_has_the_time_of_its_replacement() -> Iterator[None]:
+    """Retention by append time would keep it for longer."""
+    write = rewriting._record
+
+    def late(*words: Any, **more: Any) -> Any:
+        record = write(*words, **more)
+        times = (record.replaced_at_ms,) * len(record.append_times)
+        return replace(record, append_times=times)
+
+    with patch.object(rewriting, "_record", late):
+        yield
+
+
+@mutant
+def a_record_replaces_any_number_of_runs() -> Iterator[None]:
+    """Applying it stops the coordinator for as long as the client likes."""
+    with patch.object(rewriting, "MAX_REPLACED_RUNS", 1 << 30):
+        yield

@@ -202,6 +202,15 @@ KILLERS: Final[dict[str, Killer]] = {
     "spans_of_replaced_runs_stay": on_quorum(
         "the_coordinators_search_by_timestamp_finds_rewritten_runs"
     ),
+    "objects_are_rewritten_below_the_feature_level": contract(
+        "the_coordinator_refuses_requests_to_rewrite_objects_below_esker_version_3"
+    ),
+    "a_rewritten_run_has_the_time_of_its_replacement": contract(
+        "a_rewritten_run_has_the_append_time_of_its_newest_source_run"
+    ),
+    "a_record_replaces_any_number_of_runs": contract(
+        "the_coordinator_refuses_a_malformed_run_replacement_without_a_change_of_its_state"
+    ),
     "the_number_of_a_batch_is_ignored": contract(
         "the_coordinator_refuses_a_batch_of_an_ended_or_other_transaction_retriably"
     ),

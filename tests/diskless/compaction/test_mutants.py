@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from diskless.compaction import rewriter, service
+from diskless.compaction import leases, planner, rewriter, service
 from records import cleaning
+from records.batch import BatchHeader
 from records.rpc.rewriting import HORIZONS_SET
-from tests.diskless.compaction import test_life, test_rewriter, test_service
+from tests.diskless.compaction import test_life, test_planner, test_rewriter, test_service
 from tests.records import test_cleaning
 
 
@@ -96,6 +99,44 @@ def with_times_relative_to_another_base(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cleaning, "_rebase_records", shifted)
 
 
+def past_transactional_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An aborted record may count as the newest of its key."""
+    monkeypatch.setattr(BatchHeader, "is_transactional", property(lambda _header: False))
+
+
+def above_the_last_stable_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round takes records of open transactions."""
+    cleanable = planner._cleanable
+
+    def all_cleanable(runs, cleaning, *words):
+        return cleanable(runs, cleaning._replace(last_stable_offset=1 << 62), *words)
+
+    monkeypatch.setattr(planner, "_cleanable", all_cleanable)
+
+
+def without_append_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merged batch of a topic with LogAppendTime has its producer's timestamps."""
+    monkeypatch.setattr(rewriter, "LOG_APPEND_TIME", -5)
+
+
+def with_one_object_id_for_two_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is tried again writes its object under the id of the first attempt."""
+    next_id = leases.RewriteLeases.next_id
+    first: list[int] = []
+
+    async def same_id(self) -> int:
+        first.append(await next_id(self))
+        self._leases[first[0]] = self._lease
+        return first[0]
+
+    monkeypatch.setattr(leases.RewriteLeases, "next_id", same_id)
+
+
+def without_a_delete_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object is deleted once its last run was replaced, although readers have found the run."""
+    monkeypatch.setattr(test_service, "REPLACED_S", 600)
+
+
 def live_random_lives() -> None:
     test_life.live_some(30)
 
@@ -134,6 +175,26 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
         whatever_the_policy,
         test_service.test_removing_compact_from_the_cleanup_policy_ends_compaction_before_its_next_replacement,
     ),
+    (
+        past_transactional_batches,
+        test_rewriter.test_a_compaction_round_ends_before_the_first_transactional_batch,
+    ),
+    (
+        above_the_last_stable_offset,
+        test_planner.test_a_planned_compaction_round_ends_before_unstable_records_and_too_young_runs,
+    ),
+    (
+        without_append_times,
+        test_rewriter.test_merging_objects_writes_one_object_sorted_by_partition_and_changes_no_record,
+    ),
+    (
+        with_one_object_id_for_two_objects,
+        test_service.test_a_rewriting_process_that_dies_at_any_step_loses_no_record_and_leaks_no_object,
+    ),
+    (
+        without_a_delete_delay,
+        test_service.test_a_fetch_reads_the_same_records_if_its_runs_are_replaced_before_the_read,
+    ),
     (whatever_the_policy, live_random_lives),
     (from_the_start_of_every_round, live_random_lives),
     (with_horizons_that_have_passed, live_random_lives),
@@ -149,3 +210,15 @@ def test_each_compaction_mutant_fails_its_test(
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
         finds()
+
+
+def test_each_trap_on_the_design_page_names_existing_tests_and_mutants() -> None:
+    root = Path(__file__).parents[3]
+    page = (root / "docs" / "design" / "compaction.md").read_text()
+    _, _, table = page.partition("## Each trap has a test")
+    named = re.findall(r"(?<=\| )`(\w+)` \|", table)
+    assert len(named) > 60
+    folders = ("diskless/compaction", "coordinator/batch", "records")
+    files = [file for folder in folders for file in (root / "tests" / folder).glob("*.py")]
+    there = set(re.findall(r"def (\w+)\(", "".join(file.read_text() for file in files)))
+    assert not set(named) - there

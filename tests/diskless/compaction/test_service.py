@@ -35,6 +35,9 @@ SETTINGS = RewritingSettings(
     physical_max_ms=-1,
     key_prefix="",
 )
+REPLACED_S = 30
+"""How long runs were replaced before a reader reads them: less than the objects' delete delay."""
+
 COMPACT = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
 
 
@@ -445,5 +448,55 @@ def test_a_broker_merges_the_other_partitions_and_the_runs_around_a_missing_obje
         assert sorted(run.object_id == lost for run in world.runs()) == [False] * 3 + [True]
         await world.rewriting.run_pass()
         assert counts.tasks == 2
+
+    story(work)
+
+
+def test_a_fetch_reads_the_same_records_if_its_runs_are_replaced_before_the_read() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("t")
+        await world.fill(40)
+        rows = await world.read()
+        cache = world.broker.cache
+        for key in world.broker.memory.objects:
+            cache.forget(key)
+        read = cache.read_noted
+        replaced: list[int] = []
+
+        async def read_later(*words: Any) -> Any:
+            if not replaced:
+                replaced.append(len(world.runs()))
+                await world.rewriting.run_pass()
+                assert len(world.runs()) == 1
+                world.cluster.leaders[0].run_maintenance()
+                await asyncio.sleep(REPLACED_S)
+                world.cluster.leaders[0].run_maintenance()
+                await world.broker.cleaner.clean()
+            return await read(*words)
+
+        cache.read_noted = read_later  # type: ignore[method-assign]
+        assert await world.read() == rows
+        assert replaced == [40]
+
+    story(work)
+
+
+def test_a_deleted_key_does_not_come_back_if_the_clock_of_the_rewriting_broker_jumps() -> None:
+    async def work(world: World) -> None:
+        day_ms = 86_400_000
+        jumps = ((30, True), (0, True), (-30, True), (29, True), (31, False), (0, False))
+        await world.cluster.create("t", configs=COMPACT | {"min.cleanable.dirty.ratio": "0"})
+        await world.append((b"a", b"1"), (b"b", b"1"))
+        await world.append((b"a", None))
+        for days, has_tombstone in jumps:
+            world.rewriting._wall_ms = lambda days=days: (  # type: ignore[misc]
+                world.cluster.wall_ms() + days * day_ms
+            )
+            await world.rewriting.run_pass()
+            rows = await world.read()
+            assert (1, b"b", b"1") in rows
+            assert ((2, b"a", None) in rows) == has_tombstone, (days, rows)
+            assert not any(key == b"a" and value for _, key, value in rows)
+            await world.append((b"c", b"%d" % days), (b"d", b"1" * 500))
 
     story(work)

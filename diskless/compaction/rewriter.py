@@ -48,6 +48,7 @@ from diskless.fetch.runs_reader import (
     read_stored,
 )
 from diskless.stores import ObjectNotFoundError, ObjectStorage, RangeError
+from records.aborted import AbortedBatches
 from records.batch import NO_TIMESTAMP, Batch
 from records.cleaning import (
     Cleaned,
@@ -199,7 +200,7 @@ class Rewriter:
         content = _Content(task.source, report.bound)
         builder = RunBuilder(runs[0].base_offset if runs else 0)
         last: Batch | None = None
-        async for run, batches in self._read(task.source, runs, report):
+        async for run, batches in self._read(task, runs, report):
             try:
                 cleaned = [clean_block(b, survivors.choose(b), rules) for b in _blocks(batches)]
             except RecordError as error:
@@ -231,19 +232,15 @@ class Rewriter:
     async def _map_keys(self, task: CompactionTask, report: Report) -> OffsetMap:
         """Map each key of the dirty runs to the newest offset of a record with that key.
 
-        Lowers `report.bound` to the first run that is damaged, has a transactional batch, or does
-        not fit into the map.
+        Lowers `report.bound` to the first run that is damaged or does not fit into the map.
         """
         offsets = OffsetMap()
         most = max(1, self._settings.map_bytes // ENTRY_BYTES)
         dirty = [run for run in task.source.runs if run.last_offset >= task.first_dirty]
-        async for run, batches in self._read(task.source, dirty, report):
+        async for run, batches in self._read(task, dirty, report):
             if len(offsets) > most:
                 offsets.merge()
-            is_transactional = any(batch.header.is_transactional for batch in batches)
-            # Why: an aborted record must not count as the newest of its key, and which transactions
-            # were aborted is not known here. Rounds end before the first transactional batch.
-            if len(offsets) > most or is_transactional:
+            if len(offsets) > most:
                 report.bound = run.base_offset
                 break
             try:
@@ -258,9 +255,15 @@ class Rewriter:
         return offsets
 
     async def _read(
-        self, source: Source, runs: Sequence[Run], report: Report
+        self, task: CompactionTask, runs: Sequence[Run], report: Report
     ) -> AsyncIterator[tuple[Run, list[Batch]]]:
-        """Yield each run with its batches at their final offsets, up to the first damaged run."""
+        """Yield each run with its batches at their final offsets, up to the first damaged run.
+
+        Batches of aborted transactions have no records: an aborted record must not count as the
+        newest of its key.
+        """
+        entries = task.aborted_from(runs)
+        aborted = AbortedBatches(entries)
         for window in _windows(runs):
             reads = [asyncio.ensure_future(read_stored(self._reader, run)) for run in window]
             try:
@@ -268,9 +271,14 @@ class Rewriter:
                     try:
                         batches = await self._verified_batches(run, await reading)
                     except UNREADABLE as error:
-                        report.damages.append(_damage(source, run, error))
+                        report.damages.append(_damage(task.source, run, error))
                         return
                     report.read_bytes += run.size_bytes
+                    if entries:
+                        batches = [
+                            empty_batch(each.header) if aborted.covers(each.header) else each
+                            for each in batches
+                        ]
                     yield run, batches
             finally:
                 await _cancel(reads)

@@ -60,6 +60,7 @@ from diskless.compaction.tasks import (
 )
 from diskless.compaction.worker import Callbacks, Task, TaskFailedError, Worker
 from diskless.fetch.runs_reader import Run, run_of
+from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
 from records.rpc import batch_coordinator, rewriting
 
@@ -356,11 +357,40 @@ class Rewriting:
         """Return the live runs of a partition in this broker's replica, at most `MAX_RUNS`."""
         replica = self._cluster.replica(coordinator)
         ends = None if replica is None else replica.ends(*partition.name)
-        if replica is None or ends is None:
+        if ends is None:
             return []
         runs: list[Run] = []
-        offset, end = ends
-        while offset < end and len(runs) < MAX_RUNS:
+        async for found in self._find(coordinator, partition, *ends):
+            runs += map(run_of, found.batches)
+            if len(runs) >= MAX_RUNS:
+                break
+        return runs
+
+    async def _aborted_from(
+        self, coordinator: int, partition: _Partition, offset: int, end: int
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the aborted transactions that end at or above an offset and begin below `end`.
+
+        Raises:  RewriteRefusedError if the answers do not reach `end`: with an aborted transaction
+                 that is not known a committed record would be lost.
+        """
+        replica = self._cluster.replica(coordinator)
+        ends = None if replica is None else replica.ends(*partition.name)
+        at = offset if ends is None else max(offset, ends[0])
+        aborted: set[tuple[int, int]] = set()
+        async for found in self._find(coordinator, partition, at, end):
+            aborted.update((each.producer_id, each.first_offset) for each in found.aborted)
+            at = found.batches[-1].last_offset + 1
+        if at < end:
+            raise RewriteRefusedError(ErrorCode.OFFSET_OUT_OF_RANGE, f"no runs at offset {at}")
+        return tuple(aborted)
+
+    async def _find(
+        self, coordinator: int, partition: _Partition, offset: int, end: int
+    ) -> AsyncIterator[batch_coordinator.FindBatchesResponse.Topic.Partition]:
+        """Yield answers of this broker's replica about the batches from `offset` to `end`."""
+        replica = self._cluster.replica(coordinator)
+        while replica is not None and offset < end:
             topic = batch_coordinator.FindBatchesRequest.Topic
             asked = topic.Partition(
                 partition_index=partition.number, offset=offset, max_bytes=MAX_BYTES
@@ -375,10 +405,9 @@ class Rewriting:
             )
             found = answer.responses[0].partitions[0]
             if found.error_code or not found.batches:
-                return runs
-            runs += map(run_of, found.batches)
-            offset = runs[-1].last_offset + 1
-        return runs
+                return
+            yield found
+            offset = found.batches[-1].last_offset + 1
 
     async def _sparse_objects(
         self, coordinator: int, keys: ObjectKeys
@@ -502,6 +531,12 @@ class Rewriting:
         answer = await self._cluster.leader(coordinator).call(request)
         producers = answer.responses[0].partitions[0].producers if answer.responses else ()
         image = self._cluster.image
+        runs = choice.source.runs
+        aborted = {}
+        for first in (0, choice.first_dirty, choice.rewritten_until):  # where reading may begin
+            base = next((run.base_offset for run in runs if run.last_offset >= first), None)
+            if base is not None and base not in aborted:
+                aborted[base] = await self._aborted_from(coordinator, partition, base, choice.bound)
         return CompactionTask(
             source=choice.source,
             bound=choice.bound,
@@ -511,6 +546,7 @@ class Rewriting:
             now_ms=self._wall_ms(),
             last_sequences={each.producer_id: each.last_sequence for each in producers},
             salt=self._random.randbytes(SALT_BYTES),
+            aborted=aborted if any(aborted.values()) else {},
         )
 
     # --- tasks ----------------------------------------------------------------------------------

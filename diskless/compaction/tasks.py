@@ -8,6 +8,7 @@ Source: docs/design/compaction.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -46,6 +47,13 @@ class CompactionTask(NamedTuple):
     now_ms: int  # ms since 1970
     last_sequences: dict[int, int]  # of each active producer, by its id
     salt: bytes  # of the keys' digests
+    aborted: Mapping[int, Sequence[tuple[int, int]]] = {}
+    """By base offset of each run with which the rewriter may begin to read: aborted transactions
+    (producer id, first offset) that end there or above. Empty: there is none at all."""
+
+    def aborted_from(self, runs: Sequence[Run]) -> Sequence[tuple[int, int]]:
+        """Return the aborted transactions of runs of the source that are read to its end."""
+        return self.aborted[runs[0].base_offset] if runs and self.aborted else ()
 
 
 class RewrittenRange(NamedTuple):

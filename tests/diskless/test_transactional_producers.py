@@ -30,10 +30,12 @@ ID = "x"
 class Broker:
     """One broker of a cluster with transactions, and a producer's calls to it."""
 
-    def __init__(self, world: ClusterWorld, broker_id: int = 1) -> None:
+    def __init__(
+        self, world: ClusterWorld, broker_id: int = 1, records: RecordsBroker | None = None
+    ) -> None:
         self.world = world
         self.cluster = world.cluster(broker_id)
-        self.records = RecordsBroker(world, broker_id)
+        self.records = records or RecordsBroker(world, broker_id)
         self.owner = TransactionOwner(self.cluster)
         ids = ProducerIds(self.cluster)
         self.calls = TransactionCalls(self.cluster, self.owner, ids, max_timeout_ms=900_000)

@@ -12,6 +12,7 @@ that were appended, and what each reader may miss of them:
 - a record is gone only if it lies below the log start, or if a compaction ran while the topic was
   compacted, and it has no key, or a newer record has its key, or it is a tombstone whose batch had
   a delete horizon in the past, set by the time of an earlier compaction;
+- a record of an aborted transaction counts for nothing, and is gone below the cleaned offset;
 - the newest value of each key is there, and of a deleted key no older one; below the offset that
   the coordinator calls cleaned, a key has one record; the last batch of a producer is there;
 - with a deadline of physical deletion, no run has records below the log start in the end;
@@ -36,8 +37,9 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from coordinator.batch.memory import InMemoryState
+from coordinator.transactions.state import State
 from diskless.compaction.service import Rewriting
-from records.batch import DELETE_HORIZON, Batch, iter_batches, iter_records
+from records.batch import DELETE_HORIZON, TRANSACTIONAL, Batch, iter_batches, iter_records
 from records.batch_writer import build_batch
 from records.compression import Compression
 from records.rpc.batch_coordinator import DeleteDisklessRecordsRequest
@@ -45,6 +47,8 @@ from records.rpc.configs import IncrementalAlterConfigsRequest, IncrementalAlter
 from records.rpc.rewriting import DescribeCleaningRequest
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.compaction.test_service import SETTINGS, InProcess, World, clean_up
+from tests.diskless.test_transactional_producers import ID as TRANSACTIONAL_ID
+from tests.diskless.test_transactional_producers import Broker
 
 STEPS: Final = 26
 KEYS: Final = 7
@@ -101,13 +105,19 @@ class Model:
     last_batches: dict[int, int] = field(
         repr=False, default_factory=dict
     )  # producer: its newest last offset
+    aborted: set[int] = field(repr=False, default_factory=set)  # offsets of aborted records
+    markers: set[int] = field(repr=False, default_factory=set)  # offsets of control batches
     sequences: Counter[int] = field(repr=False, default_factory=Counter)
     log_start: int = 0
     end: int = 0
 
     def newest(self) -> dict[bytes, int]:
         """Return the offset of each key's newest record, if it is at or above the log start."""
-        found = {row.key: offset for offset, row in self.rows.items() if row.key is not None}
+        found = {
+            row.key: offset
+            for offset, row in self.rows.items()
+            if row.key is not None and offset not in self.aborted
+        }
         return {key: offset for key, offset in found.items() if offset >= self.log_start}
 
 
@@ -154,11 +164,15 @@ class Life:
                 )
                 process.before_replace = self._before_second
                 self._second.begin(cluster.image.brokers[1].broker_epoch)
+                await cluster.finalize(esker_version=4, transaction_version=1)
+                self._transactions = Broker(cluster, records=self.world.broker)
+                assert await self._transactions.init() == 0
                 self.models = [Model("t", 0), Model("t", 1), Model("a", 0), Model("o", 0)]
                 for _ in range(STEPS):
                     await self._step()
                 await self._finish()
                 await self.world.broker.end()
+                await self._transactions.producers.close()
         except BaseException as error:
             error.add_note(self.note)
             raise
@@ -172,14 +186,43 @@ class Life:
     async def _step(self) -> None:
         operations: list[Callable[[], Awaitable[None]]] = [self._produce] * 10
         operations += [self._pass] * 4 + [self._sleep, self._delete, self._flip, self._restart]
-        operations += [self._jump, self._read]
+        operations += [self._jump, self._read, self._transact, self._transact]
         await self.random.choice(operations)()
 
     async def _produce(self) -> None:
         for _ in range(self.random.randint(1, 6)):
             await self._append(self.random.choice(self.models))
 
-    async def _append(self, model: Model) -> None:
+    async def _transact(self) -> None:
+        """Append batches of a transaction among others, maybe while a pass runs, and end it."""
+        random, transactions = self.random, self._transactions
+        models = random.sample(self.models, random.randint(1, 3))
+        outcomes = await transactions.add(*((model.topic, model.index) for model in models))
+        assert not any(outcomes.values()), outcomes
+        offsets: list[tuple[Model, int]] = []
+        for _ in range(random.randint(0, 5)):
+            model = random.choice(models)
+            before = model.end
+            await self._append(model, is_transactional=True)
+            offsets += [(model, at) for at in range(before, model.end)]
+            if random.random() < 0.4:
+                await self._append(random.choice(self.models))
+        if random.random() < 0.3:
+            await self._pass()
+        is_committed = random.random() < 0.5
+        assert await transactions.end(committed=is_committed) == 0
+        await transactions.completed(
+            State.COMPLETE_COMMIT if is_committed else State.COMPLETE_ABORT
+        )
+        for model in models:
+            model.markers.add(model.end)
+            model.end += 1
+        if not is_committed:
+            for model, at in offsets:
+                model.aborted.add(at)
+        self.seen["commits" if is_committed else "aborts"] += bool(offsets)
+
+    async def _append(self, model: Model, *, is_transactional: bool = False) -> None:
         random, now = self.random, self.world.cluster.wall_ms()
         compacted = "compact" in self._policies[model.topic]
         has_keyless = random.random() < 0.15
@@ -192,14 +235,23 @@ class Life:
             )
             for _ in range(random.randint(1, 4))
         ]
-        producer_id = random.choice((-1, 1, 2))
+        producer_id, epoch = random.choice(((-1, -1), (900_001, 0), (900_002, 0)))
+        if is_transactional:
+            producer_id, epoch = self._transactions.producer
         sequence = model.sequences[producer_id] if producer_id >= 0 else -1
         codec = random.choice(list(Compression))
         data = build_batch(
             rows, base_offset=0, leader_epoch=-1, compression=codec, producer_id=producer_id,
-            producer_epoch=min(0, producer_id), base_sequence=sequence,
+            producer_epoch=epoch, base_sequence=sequence,
+            attributes=TRANSACTIONAL if is_transactional else 0,
         )  # fmt: skip
-        answer = await self.world.broker.produce(model.topic, model.index, bytes(data))
+        answer = await self.world.broker.produce(
+            model.topic,
+            model.index,
+            bytes(data),
+            version=11,
+            transactional_id=TRANSACTIONAL_ID if is_transactional else None,
+        )
         if compacted and any(key is None for key, *_ in rows):
             assert answer.error_code == INVALID_RECORD, answer
             self.seen["keyless refused"] += 1
@@ -209,9 +261,7 @@ class Life:
         if producer_id >= 0:
             model.sequences[producer_id] += len(rows)
             model.last_batches[producer_id] = model.end - 1
-        model.forms[model.end - 1] = Form(
-            base, int(codec), producer_id, min(0, producer_id), sequence
-        )
+        model.forms[model.end - 1] = Form(base, int(codec), producer_id, epoch, sequence)
         (batch,) = await self._fetch(model, base)
         for record, (key, value, timestamp, headers) in zip(iter_records(batch), rows, strict=True):
             row = _row(record)
@@ -377,6 +427,9 @@ class Life:
         max_bytes = self.random.choice((100, 700, 1 << 20))
         batches = await self._fetch(model, offset, max_bytes)
         found: dict[int, Row] = {}
+        controls = {int(b.header.base_offset) for b in batches if b.header.is_control}
+        assert controls == {at for at in model.markers if at >= offset}, (controls, model.markers)
+        batches = [batch for batch in batches if not batch.header.is_control]
         for batch in batches:
             self._check_form(model, batch)
             for record in iter_records(batch):
@@ -391,7 +444,7 @@ class Life:
         for at in wanted - found.keys():
             key = model.rows[at].key
             assert may_remove, f"removed by nobody: {at} {model}"
-            is_replaced = key is None or newest.get(key, model.end) > at
+            is_replaced = at in model.aborted or key is None or newest.get(key, model.end) > at
             assert is_replaced or self._was_expired(model, at), f"lost: {at} {model}"
             self.seen["expired tombstones"] += not is_replaced
         model.present -= wanted - found.keys()
@@ -412,7 +465,11 @@ class Life:
 
     def _check_keys(self, model: Model, found: dict[int, Row], newest: dict[bytes, int]) -> None:
         """Compare the reader's map of last values with the model's."""
-        last = {row.key: row.value for row in found.values() if row.key is not None}
+        last = {
+            row.key: row.value
+            for at, row in found.items()
+            if row.key is not None and at not in model.aborted
+        }
         held = {key: value for key, value in last.items() if value is not None}
         values = {key: model.rows[at].value for key, at in newest.items()}
         assert held == {key: value for key, value in values.items() if value is not None}
@@ -445,6 +502,8 @@ class Life:
         for run in runs:
             assert run.base_offset == at, f"{run} after {at}"
             at = run.last_offset + 1
+            if run.marker is not None:
+                continue
             data = self.world.object(run.object_id)[run.byte_offset :][: run.byte_size]
             batches = list(iter_batches(data))
             assert sum(batch.header.record_count for batch in batches) == run.record_count, run
@@ -453,6 +512,8 @@ class Life:
         cleaning = await self._cleaning(model)
         assert cleaning.run_count in (-1, len(runs)), (cleaning, runs)
         assert cleaning.stored_bytes in (-1, sum(run.byte_size for run in runs)), (cleaning, runs)
+        left = [at for at in model.present & model.aborted if at < cleaning.cleaned_until]
+        assert not left, f"aborted records below {cleaning.cleaned_until}: {left}"
         clean = [model.rows[at].key for at in model.present if at < cleaning.cleaned_until]
         assert len(clean) == len(set(clean)), f"keys below {cleaning.cleaned_until}: {clean}"
 

@@ -13,8 +13,9 @@ from tests.examples import seeds
 
 LIVES = 8
 RARE = {
-    "abandoned tasks", "clock jumps", "deadlines", "deletions", "expired tombstones",
-    "keyless refused", "operations inside tasks", "policy flips", "removed records", "restarts",
+    "aborts", "commits", "abandoned tasks", "clock jumps", "deadlines", "deletions",
+    "expired tombstones", "keyless refused", "operations inside tasks", "policy flips",
+    "removed records", "restarts",
 }  # fmt: skip
 
 

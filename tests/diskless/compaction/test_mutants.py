@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from diskless.compaction import leases, planner, rewriter, service
+from diskless.compaction.tasks import CompactionTask
 from records import cleaning
-from records.batch import BatchHeader
+from records.aborted import AbortedBatches
 from records.rpc.rewriting import HORIZONS_SET
 from tests.diskless.compaction import test_life, test_planner, test_rewriter, test_service
 from tests.records import test_cleaning
@@ -99,9 +100,18 @@ def with_times_relative_to_another_base(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cleaning, "_rebase_records", shifted)
 
 
-def past_transactional_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_aborted_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """An aborted record may count as the newest of its key."""
-    monkeypatch.setattr(BatchHeader, "is_transactional", property(lambda _header: False))
+    monkeypatch.setattr(AbortedBatches, "covers", lambda *_: False)
+
+
+def with_ended_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round takes transactions that ended before its first batch for aborted ones ahead."""
+
+    def aborted_from(self, _runs):
+        return self.aborted[min(self.aborted)] if self.aborted else ()
+
+    monkeypatch.setattr(CompactionTask, "aborted_from", aborted_from)
 
 
 def above_the_last_stable_offset(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,10 +185,8 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
         whatever_the_policy,
         test_service.test_removing_compact_from_the_cleanup_policy_ends_compaction_before_its_next_replacement,
     ),
-    (
-        past_transactional_batches,
-        test_rewriter.test_a_compaction_round_ends_before_the_first_transactional_batch,
-    ),
+    (with_aborted_records, live_random_lives),
+    (with_ended_transactions, live_random_lives),
     (
         above_the_last_stable_offset,
         test_planner.test_a_planned_compaction_round_ends_before_unstable_records_and_too_young_runs,

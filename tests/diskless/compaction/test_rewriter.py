@@ -324,7 +324,7 @@ def test_a_merge_writes_the_control_batch_of_a_marker_between_the_runs_around_it
     run_on_loop(on_loop)
 
 
-def test_a_compaction_round_ends_before_the_first_transactional_batch() -> None:
+def test_compaction_goes_past_markers_and_keeps_them() -> None:
     async def on_loop() -> None:
         world = World()
         for i in range(3):
@@ -332,8 +332,9 @@ def test_a_compaction_round_ends_before_the_first_transactional_batch() -> None:
         world.mark(P0)
         world.append({P0: [(b"k", b"3")]})
         report = await world.compact(P0)
-        assert (report.bound, report.damages) == (3, [])
-        assert (await world.read(P0, 2))[0][0] == (2, 5, b"k", b"2")
+        assert (report.bound, report.damages) == (5, [])
+        rows, end = await world.read(P0)
+        assert ([row[0] for row in rows], end) == ([3, 4], 5)
 
     run_on_loop(on_loop)
 

@@ -8,6 +8,7 @@ Source: docs/design/compaction.md; Kafka's Cleaner.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,15 @@ from typing import Final
 
 import pytest
 
-from records.batch import DELETE_HORIZON, Batch, iter_batches, iter_records
+from records.aborted import AbortedBatches
+from records.batch import (
+    DELETE_HORIZON,
+    TRANSACTIONAL,
+    Batch,
+    iter_batches,
+    iter_records,
+    read_batch,
+)
 from records.batch_writer import build_batch
 from records.cleaning import (
     Round,
@@ -28,6 +37,7 @@ from records.cleaning import (
 )
 from records.compression import Compression
 from records.final_batches import finish_run
+from records.marker_batches import marker_batch
 from records.offset_map import OffsetMap
 from records.record_block import read_block
 from records.uuids import encode_uuid, random_uuid
@@ -38,7 +48,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 TOPIC: Final = "cleaned"
-TIME_MS: Final = 1_700_000_000_000
+TIME_MS: Final = int(time.time() * 1_000) - 3_600_000  # near the times of Kafka's markers
 NOW_MS: Final = 1 << 42  # of our cleaning: after the horizons that producers send
 A_DAY_MS: Final = 86_400_000
 BATCHES: Final = 60
@@ -48,12 +58,14 @@ _SETTINGS: Final = {
     "log.cleaner.dedupe.buffer.size": "2097152",
     "log.initial.task.delay.ms": "100",
     "offsets.topic.replication.factor": "1",
+    "transaction.partition.verification.enable": "false",  # no transaction coordinator knows them
 }
 _CONFIGS: Final = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "0",
     "message.timestamp.before.max.ms": "9223372036854775807",
+    "message.timestamp.after.max.ms": "9223372036854775807",
     "segment.ms": str(A_DAY_MS),
 }
 
@@ -66,7 +78,9 @@ class Producer:
         self._broker = broker
         self._random = random
         self._days = 0
-        self._sequences = {0: 0, 1: 0, 2: 0}
+        self._sequences = dict.fromkeys(range(5), 0)
+        self._open: dict[int, int] = {}  # transactional producers, and their first offsets
+        self.aborted: list[tuple[int, int]] = []  # producer id, first offset
 
     @property
     def end_offset(self) -> int:
@@ -87,8 +101,40 @@ class Producer:
             )
             for _ in range(random.randint(1, 8))
         ]
-        codec, producer = random.choice(tuple(Compression)), random.choice((-1, 0, 1, 2))
+        codec, producer = random.choice(tuple(Compression)), random.choice((-1, 0, 1, 2, 3, 4))
         self._append(rows, codec, producer, random.choice((0, 0, 0, DELETE_HORIZON)))
+        if random.random() < 0.2:
+            self.end_transactions()
+
+    def end_transactions(self) -> None:
+        """Commit or abort each open transaction; Kafka writes a marker."""
+        for producer, first_offset in self._open.items():
+            is_committed = self._random.random() < 0.5
+            if not is_committed:
+                self.aborted.append((1_000 + producer, first_offset))
+            self._broker.call(
+                "write_txn_markers",
+                1,
+                markers=[
+                    {
+                        "producer_id": 1_000 + producer,
+                        "producer_epoch": 0,
+                        "transaction_result": is_committed,
+                        "topics": [{"name": TOPIC, "partition_indexes": [0]}],
+                        "coordinator_epoch": 0,
+                    }
+                ],
+            )
+            control = marker_batch(
+                base_offset=self.end_offset,
+                timestamp=TIME_MS,
+                producer_id=1_000 + producer,
+                producer_epoch=0,
+                outcome=int(is_committed),
+                coordinator_epoch=0,
+            )
+            self.batches.append(read_batch(control))
+        self._open.clear()
 
     def append_later(self) -> None:
         """Append a batch so much later than those before it that it begins a segment."""
@@ -97,7 +143,10 @@ class Producer:
         self._append([(b"later-%d" % self._days, b"", time, ())], Compression.NONE, -1)
 
     def _append(self, rows, codec: Compression, producer: int, attributes: int = 0) -> None:
-        idempotent = producer >= 0
+        idempotent, transactional = producer >= 0, producer >= 3
+        if transactional:
+            attributes |= TRANSACTIONAL
+            self._open.setdefault(producer, self.end_offset)
         data = build_batch(
             rows,
             base_offset=0,
@@ -113,8 +162,8 @@ class Producer:
         answer = self._broker.call(
             "produce",
             9,
-            transactional_id=None,
-            acks=1,
+            transactional_id=f"id-{producer}" if transactional else None,
+            acks=-1,
             timeout=timedelta(seconds=10),
             topic_data=[{"name": TOPIC, "partition_data": [{"index": 0, "records": bytes(data)}]}],
         )
@@ -145,6 +194,12 @@ def clean(batches: Sequence[Batch], first_dirty: int, rules: Round) -> list[Batc
     return kept
 
 
+def without_aborted(batches: Sequence[Batch], entries: Sequence[tuple[int, int]]) -> list[Batch]:
+    """Return batches as the rewriter reads them: those of aborted transactions are empty."""
+    aborted = AbortedBatches(entries)
+    return [empty_batch(each.header) if aborted.covers(each.header) else each for each in batches]
+
+
 def segments(node: Node) -> list[Path]:
     return sorted((node.directory / f"{TOPIC}-0").glob("*.log"))
 
@@ -172,7 +227,10 @@ def stored(node: Node, bound: int) -> Iterator[Batch]:
 
 
 def described(batches: Iterator[Batch] | Sequence[Batch]) -> list[tuple]:
-    """Return the parts of batches that both cleaners must agree on."""
+    """Return the parts of batches of data that both cleaners must agree on.
+
+    Kafka removes markers in the end; ours stay.
+    """
     return [
         (
             header.base_offset,
@@ -189,6 +247,7 @@ def described(batches: Iterator[Batch] | Sequence[Batch]) -> list[tuple]:
         )
         for batch in batches
         for header in (batch.header,)
+        if not header.is_control
     ]
 
 
@@ -218,13 +277,17 @@ def test_kafkas_log_cleaner_and_eskers_log_cleaner_leave_equal_batches(
         ours: list[Batch] = []
         first_dirty = taken = 0
         for number in (1, 2):
+            producer.aborted.clear()
             for _ in range(BATCHES):
                 producer.append_some()
+            producer.end_transactions()
+            assert producer.aborted
             bound = roll(node, producer)
             wait_until(lambda bound=bound: cleaned_until(node) >= bound, state=node.said)
             below = [each for each in producer.batches if each.header.base_offset < bound]
             rules = Round(NOW_MS + number, 0, producer.last_sequences(), bytes(16))
-            ours = clean([*ours, *below[taken:]], first_dirty, rules)
+            read = without_aborted(below[taken:], producer.aborted)
+            ours = clean([*ours, *read], first_dirty, rules)
             first_dirty, taken = bound, len(below)
             theirs = described(list(stored(node, bound)))
             assert described(ours) == theirs

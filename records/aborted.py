@@ -32,6 +32,11 @@ class AbortedBatches:
         for producer_id, first_offset in sorted(entries, key=lambda each: -each[1]):
             self._firsts.setdefault(producer_id, []).append(first_offset)
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether none of these producers has aborted a transaction."""
+        return not self._firsts
+
     def covers(self, header: BatchHeader) -> bool:
         """Return whether a batch of data was aborted; note the markers among the batches."""
         firsts = self._firsts.get(header.producer_id)

@@ -200,13 +200,15 @@ class Rewriter:
         content = _Content(task.source, report.bound)
         builder = RunBuilder(runs[0].base_offset if runs else 0)
         last: Batch | None = None
-        async for run, batches in self._read(task, runs, report):
+        aborted = AbortedBatches(task.aborted_from(runs))
+        async for run, stored in self._read(task.source, runs, report):
+            batches = _without_aborted(stored, aborted)
             try:
                 cleaned = [clean_block(b, survivors.choose(b), rules) for b in _blocks(batches)]
             except RecordError as error:
                 report.damages.append(_damage(task.source, run, error))
                 break
-            report.read_records += sum(batch.header.record_count for batch in batches)
+            report.read_records += sum(batch.header.record_count for batch in stored)
             for batch in _kept_batches(cleaned, run):
                 report.kept_records += batch.header.record_count
                 content.runs += builder.add(batch, run.append_time)
@@ -237,14 +239,15 @@ class Rewriter:
         offsets = OffsetMap()
         most = max(1, self._settings.map_bytes // ENTRY_BYTES)
         dirty = [run for run in task.source.runs if run.last_offset >= task.first_dirty]
-        async for run, batches in self._read(task, dirty, report):
+        aborted = AbortedBatches(task.aborted_from(dirty))
+        async for run, batches in self._read(task.source, dirty, report):
             if len(offsets) > most:
                 offsets.merge()
             if len(offsets) > most:
                 report.bound = run.base_offset
                 break
             try:
-                for block in _blocks(batches):
+                for block in _blocks(_without_aborted(batches, aborted)):
                     note_keys(block, offsets, task.salt)
             except RecordError as error:
                 report.damages.append(_damage(task.source, run, error))
@@ -255,15 +258,9 @@ class Rewriter:
         return offsets
 
     async def _read(
-        self, task: CompactionTask, runs: Sequence[Run], report: Report
+        self, source: Source, runs: Sequence[Run], report: Report
     ) -> AsyncIterator[tuple[Run, list[Batch]]]:
-        """Yield each run with its batches at their final offsets, up to the first damaged run.
-
-        Batches of aborted transactions have no records: an aborted record must not count as the
-        newest of its key.
-        """
-        entries = task.aborted_from(runs)
-        aborted = AbortedBatches(entries)
+        """Yield each run with its batches at their final offsets, up to the first damaged run."""
         for window in _windows(runs):
             reads = [asyncio.ensure_future(read_stored(self._reader, run)) for run in window]
             try:
@@ -271,14 +268,9 @@ class Rewriter:
                     try:
                         batches = await self._verified_batches(run, await reading)
                     except UNREADABLE as error:
-                        report.damages.append(_damage(task.source, run, error))
+                        report.damages.append(_damage(source, run, error))
                         return
                     report.read_bytes += run.size_bytes
-                    if entries:
-                        batches = [
-                            empty_batch(each.header) if aborted.covers(each.header) else each
-                            for each in batches
-                        ]
                     yield run, batches
             finally:
                 await _cancel(reads)
@@ -406,6 +398,16 @@ def _cut(run: Run, batches: Sequence[Batch], first_offset: int) -> tuple[FinalRu
         (empty.view,),
     )
     return deleted, kept
+
+
+def _without_aborted(batches: Sequence[Batch], aborted: AbortedBatches) -> Sequence[Batch]:
+    """Return batches of which those of aborted transactions have no records.
+
+    Why: an aborted record must not count as the newest of its key.
+    """
+    if aborted.is_empty:
+        return batches
+    return [empty_batch(each.header) if aborted.covers(each.header) else each for each in batches]
 
 
 def _windows(runs: Sequence[Run]) -> Iterator[list[Run]]:

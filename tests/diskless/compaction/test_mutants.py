@@ -185,7 +185,10 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
         whatever_the_policy,
         test_service.test_removing_compact_from_the_cleanup_policy_ends_compaction_before_its_next_replacement,
     ),
-    (with_aborted_records, live_random_lives),
+    (
+        with_aborted_records,
+        test_rewriter.test_compaction_removes_an_aborted_record_and_keeps_the_committed_record_of_its_key,
+    ),
     (with_ended_transactions, live_random_lives),
     (
         above_the_last_stable_offset,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -26,7 +27,7 @@ from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import Run, read_runs
 from diskless.stores import ByteRange, StorageError
 from diskless.stores.memory import MemoryStore
-from records.batch import iter_batches, iter_records
+from records.batch import TRANSACTIONAL, iter_batches, iter_records
 from records.batch_writer import build_batch
 from records.cleaning import Cleaned
 from records.compression import Compression
@@ -87,13 +88,18 @@ class World:
             live[first : first + len(each.old_runs)] = new
         return self.goes_on
 
-    def append(self, batches, *, append_time: int = -1) -> None:
-        """Write an object with a batch of (key, value) records for each partition of a dict."""
+    def append(self, batches, *, append_time: int = -1, **form: int) -> None:
+        """Write an object with a batch of (key, value) records for each partition of a dict.
+
+        Args:    form: of each batch: producer and attributes.
+        """
         object_id = next(self._ids)
         content = []
         for (topic_id, partition), records in sorted(batches.items()):
             rows = [(key, value, 5, ()) for key, value in records]
-            data = build_batch(rows, base_offset=0, leader_epoch=-1, compression=Compression.LZ4)
+            data = build_batch(
+                rows, base_offset=0, leader_epoch=-1, compression=Compression.LZ4, **form
+            )
             content.append(PartitionBatches(topic_id, partition, [data], len(records)))
         owner = {"cluster_id": KEYS.cluster_id, "broker_id": 1, "broker_epoch": 2}
         parts, _ = build_object(content, object_id=object_id, **owner)
@@ -136,7 +142,9 @@ class World:
         ]
         return rows, batches[-1].header.end_offset
 
-    async def compact(self, name, *, first_dirty: int = 0, rewritten_until: int = 0) -> Report:
+    async def compact(
+        self, name, *, first_dirty: int = 0, rewritten_until: int = 0, **more: Any
+    ) -> Report:
         runs = tuple(self.runs[name])
         return await self.rewriter.compact(
             CompactionTask(
@@ -148,6 +156,7 @@ class World:
                 now_ms=NOW,
                 last_sequences={},
                 salt=bytes(16),
+                **more,
             )
         )
 
@@ -320,6 +329,21 @@ def test_a_merge_writes_the_control_batch_of_a_marker_between_the_runs_around_it
             await read_runs(ObjectCache(world.store), [run], from_offset=0, max_bytes=1 << 20)
         )
         assert [batch.header.is_control for batch in batches] == [False, True, False, True]
+
+    run_on_loop(on_loop)
+
+
+def test_compaction_removes_an_aborted_record_and_keeps_the_committed_record_of_its_key() -> None:
+    async def on_loop() -> None:
+        world = World()
+        world.append({P0: [(b"k", b"committed")]})
+        producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+        world.append({P0: [(b"k", b"aborted")]}, attributes=TRANSACTIONAL, **producer)
+        world.mark(P0)
+        report = await world.compact(P0, aborted={0: [(7, 1)]})
+        assert (report.bound, report.removed_records) == (3, 1)
+        rows, end = await world.read(P0)
+        assert ([row[0] for row in rows], end) == ([0, 2], 3)
 
     run_on_loop(on_loop)
 

@@ -206,7 +206,6 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
         without_a_delete_delay,
         test_service.test_a_fetch_reads_the_same_records_if_its_runs_are_replaced_before_the_read,
     ),
-    (whatever_the_policy, live_random_lives),
     (from_the_start_of_every_round, live_random_lives),
     (with_horizons_that_have_passed, live_random_lives),
     (without_last_batches_of_producers, live_random_lives),

@@ -3,27 +3,31 @@
     python -m bench.bench_compaction            speed, catch-up, log bytes, memory of the key map
     python -m bench.bench_compaction --tiny     each part with little data, as the test runs it
 
-Merging: runs in the form of WAL objects are verified, stamped and joined, as the rewriter does
-after a read; the copy has a checksum, too. Compaction: the newest offset of each key is learnt, and
+Merging: the rewriter reads objects of a directory, verifies, stamps and joins their batches, and
+writes one object. The copy reads the same objects through the same store, with a checksum, and
+writes their bytes as one object. Compaction: the newest offset of each key is learnt, and
 the batches are cleaned by it; each key comes twice, so half of the records go. CPU time of one
 core, the least of the rounds.
 
 Catch-up: one consumer reads one partition from its beginning, a MiB in a fetch, from a store that
 takes 30 ms to the first byte; before and after its objects were merged, in as many levels as the
 broker's planner asks for. Log bytes: of the record by which the coordinator replaces the runs,
-against the bytes that were merged. Memory: of a process that maps so many different keys.
+against the bytes that were merged. Memory: of a process that maps so many different keys, up to
+the brokers' default bound of a map.
 """
 
 from __future__ import annotations
 
 import asyncio
 import platform
-import resource
 import subprocess
 import sys
+import tempfile
 import time
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -32,10 +36,11 @@ from crc32c import crc32c
 
 from diskless.compaction.planner import PartitionRuns, plan_merges
 from diskless.compaction.rewriter import BLOCK_RECORDS, Rewriter, _blocks
-from diskless.compaction.tasks import RewrittenObject
+from diskless.compaction.tasks import RewriterSettings, RewrittenObject, Source
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import Run, read_runs
 from diskless.stores import ByteRange
+from diskless.stores.directory import DirectoryStorage
 from diskless.stores.memory import MemoryStore
 from records.batch import Batch, iter_batches
 from records.batch_writer import build_batch
@@ -44,8 +49,8 @@ from records.compression import Buffer, Compression
 from records.diskless import RunsReplacedRecord
 from records.final_batches import RunBuilder, finish_run
 from records.frame import encode_record
-from records.offset_map import OffsetMap, digest_keys
-from records.wal import FINAL
+from records.offset_map import ENTRY_BYTES, OffsetMap, digest_keys
+from records.wal import FINAL, PartitionBatches, build_object
 from tests.diskless.compaction.test_rewriter import KEYS, TOPICS, World
 
 SEED: Final = 16
@@ -56,6 +61,7 @@ MIB: Final = 1024 * 1024
 FIRST_BYTE_S: Final = 0.03
 FETCH_BYTES: Final = MIB
 MERGED_BYTES: Final = 64 * MIB
+MAP_BYTES: Final = 128 * MIB  # the default of log.cleaner.dedupe.buffer.size
 RULES: Final = Round(now_ms=1, delete_retention_ms=1, last_sequences={}, salt=bytes(16))
 
 
@@ -74,18 +80,18 @@ def runs_of(
 ) -> list[tuple[bytes, int]]:
     """Return runs of about `RUN_BYTES`, and how many records each has; each key comes twice."""
     random = Random(SEED)
-    count = max(1, size_bytes // (value_bytes + 40))
-    keys = [b"key-%012d" % (number // 2) for number in range(count)]
+    total = max(1, size_bytes // (value_bytes + 40))
+    keys = [b"key-%012d" % (number // 2) for number in range(total)]
     random.shuffle(keys)
     each = max(1, batch_bytes // (value_bytes + 40))
     found, run, run_bytes, records = [], [], 0, 0
-    for first in range(0, count, each):
+    for first in range(0, total, each):
         rows = [(key, random.randbytes(value_bytes), 5, ()) for key in keys[first : first + each]]
         batch = build_batch(rows, base_offset=0, leader_epoch=-1, compression=codec)
         run.append(batch)
         run_bytes += len(batch)
         records += len(rows)
-        if run_bytes >= RUN_BYTES or first + each >= count:
+        if run_bytes >= RUN_BYTES or first + each >= total:
             found.append((b"".join(run), records))
             run, run_bytes, records = [], 0, 0
     return found
@@ -94,25 +100,57 @@ def runs_of(
 def finished(runs: list[tuple[bytes, int]]) -> list[list[Batch]]:
     """Return the batches of runs in final form."""
     base, batches = 0, []
-    for data, count in runs:
+    for data, records in runs:
         batches.append(
-            finish_run(data, base_offset=base, end_offset=base + count, append_time=None)
+            finish_run(data, base_offset=base, end_offset=base + records, append_time=None)
         )
-        base += count
+        base += records
     return batches
 
 
-def merge(runs: list[tuple[bytes, int]]) -> None:
-    builder = RunBuilder(0)
-    for batches in finished(runs):
-        for batch in batches:
-            for run in builder.add(batch, 0):
-                crc32c(b"".join(run.parts))  # the object's footer
+async def merge_and_copy(runs: list[tuple[bytes, int]], root: Path) -> tuple[float, float]:
+    """Merge objects of one run each, and copy them; return the least CPU seconds of both."""
+    store = DirectoryStorage(root)
+    ids, live, base = count(), list[Run](), 0
+
+    async def next_id() -> int:
+        return next(ids)
+
+    async def replace(written: RewrittenObject) -> bool:
+        assert sum(len(each.old_runs) for each in written.ranges) == len(runs)
+        return True
+
+    for data, records in runs:
+        content = [PartitionBatches(TOPICS[0], 0, [data], records)]
+        object_id = next(ids)
+        parts, size_bytes = build_object(
+            content, cluster_id=KEYS.cluster_id, object_id=object_id, broker_id=1, broker_epoch=2
+        )
+        await store.upload(KEYS.key(object_id), parts, size_bytes)
+        live.append(Run(KEYS.key(object_id), 0, len(data), base, base + records - 1, 0, -1))
+        base += records
+    settings = RewriterSettings(KEYS, 1, 2, MERGED_BYTES, MIB)
+    rewriter = Rewriter(store, settings, next_id=next_id, replace=replace)
+    merging, copying = [], []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        await rewriter.merge([Source(TOPICS[0], 0, tuple(live))])
+        between = time.process_time()
+        await copy(store, live, KEYS.key(next(ids)))
+        merging.append(between - began)
+        copying.append(time.process_time() - between)
+    await rewriter.close()
+    await store.close()
+    return min(merging), min(copying)
 
 
-def copy(runs: list[tuple[bytes, int]]) -> None:
-    for data, _ in runs:
-        crc32c(bytearray(data))
+async def copy(store: DirectoryStorage, runs: Sequence[Run], key: str) -> None:
+    """Read each run's bytes, take its checksum, and write all of them as one object."""
+    reads = [store.fetch(run.object_key, ByteRange(0, run.size_bytes)) for run in runs]
+    parts = await asyncio.gather(*reads)
+    for part in parts:
+        crc32c(part)
+    await store.upload(key, parts, sum(map(len, parts)))
 
 
 def compact(runs: list[list[Batch]]) -> None:
@@ -229,14 +267,21 @@ async def catch_up_row(partitions: int, objects: int, batch_bytes: int) -> str:
 
 def map_row(keys: int) -> str:
     """Put different keys into a map of newest offsets, and return the process's peak memory."""
-    offsets = OffsetMap()
+    offsets, most = OffsetMap(), MAP_BYTES // ENTRY_BYTES
     for first in range(0, keys, BLOCK_RECORDS):
+        if len(offsets) > most:
+            offsets.merge()
+        if len(offsets) > most:
+            break  # as the rewriter: the rest is another round's
         some = range(first, min(keys, first + BLOCK_RECORDS))
         digests = digest_keys([b"%d" % number for number in some], RULES.salt)
         offsets.put(digests, np.arange(some.start, some.stop))
+    mapped = len(offsets)
     offsets.drain_offsets()
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return f"{keys:10}  {peak_mib:8.0f}"
+    # Why not getrusage: its maximum is that of the process that started this one, if larger.
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    peak_mib = int(status.split("VmHWM:")[1].split()[0]) / 1024
+    return f"{keys:10}  {mapped:10}  {peak_mib:8.0f}"
 
 
 class RewrittenWorld(World):
@@ -266,8 +311,8 @@ def main() -> None:
     print("\npartitions  objects  GET/MB is  MB/s is  levels  GET/MB then  MB/s then  log of data")
     for row in ((4, 20, 2_000),) if chosen.tiny else ((16, 256, 16_000), (1_000, 64, 1_000)):
         print(asyncio.run(catch_up_row(*row)), flush=True)
-    print("\nkeys of map  peak MiB")
-    for keys in (10_000,) if chosen.tiny else (1_000_000, 5_000_000):
+    print("\n      keys      mapped  peak MiB")
+    for keys in (10_000,) if chosen.tiny else (10_000, 1_000_000, 5_000_000, 50_000_000):
         command = [sys.executable, "-m", "bench.bench_compaction", "--map", str(keys)]
         print(subprocess.run(command, capture_output=True, text=True, check=True).stdout, end="")
 
@@ -289,9 +334,9 @@ def show_speed(size_bytes: int) -> None:
     ):
         runs = runs_of(value_bytes, batch_bytes, codec, size_bytes)
         size_mib = sum(len(data) for data, _ in runs) / MIB
-        records = sum(count for _, count in runs)
-        merging = least(lambda runs=runs: merge(runs))
-        copying = least(lambda runs=runs: copy(runs))
+        records = sum(number for _, number in runs)
+        with tempfile.TemporaryDirectory() as root:
+            merging, copying = asyncio.run(merge_and_copy(runs, Path(root)))
         batches = finished(runs)
         compacting = least(lambda batches=batches: compact(batches))
         print(

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from records.compression import Buffer
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Log, Span
+from spark_jobs.tables.commits import VERSIONS
 from spark_jobs.tables.coordinator_log import OBJECT_KEYS, CoordinatorLog, fold, unknown_record
 from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
 
@@ -35,7 +36,8 @@ Ids = npt.NDArray[np.int64]
 """Object ids; sorted and distinct where the name says so."""
 
 HEAD: Final = struct.Struct(">qbqiqq")
-"""The first fields of an ObjectCommitRecord: object, format, size, broker, its epoch, lease."""
+"""The first fields of an ObjectCommitRecord of every version: object, format, size, broker, its
+epoch, lease."""
 
 
 class Kind(IntEnum):
@@ -147,7 +149,7 @@ class _Commits:
 
         Raises:  LogsError for an unknown version.
         """
-        if version != 0:
+        if version not in VERSIONS:
             raise unknown_record(position, OBJECT_COMMIT_KEY, version)
         object_id, _, size_bytes, _, _, lease_id = HEAD.unpack_from(value, body)
         self._log.lease_committed(object_id, lease_id)

@@ -31,7 +31,15 @@ from spark_jobs.report.window import Window
 from spark_jobs.tables.arrow_batches import read_table
 from spark_jobs.tables.coordinator_log import RUNS_KEYS, CoordinatorLog, fold
 from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
-from spark_jobs.tables.runs import RUN_COLUMNS, column, is_accepted, is_covered, join_runs
+from spark_jobs.tables.runs import (
+    NO_OBJECT,
+    RUN_COLUMNS,
+    column,
+    is_accepted,
+    is_covered,
+    join_runs,
+    transactions_of,
+)
 from spark_jobs.tables.runs import batches as batches_of
 from spark_jobs.tables.schemas import OBJECT_COMMIT
 
@@ -256,7 +264,11 @@ def _runs_of(job: Counting, log: int, batches: _Batches, objects: Numbers) -> _R
     """Return the runs of batches in each object, and whether consumers can still read each run."""
     pairs, partition = _pairs(batches.topic, batches["partition"])
     stored, refused = batches.stored, ~batches.stored
-    of_run, run = join_runs(partition[stored], batches_of(batches.commits)[:, stored])
+    of_run, run = join_runs(
+        partition[stored],
+        batches_of(batches.commits)[:, stored],
+        transactions_of(batches.commits)[:, stored],
+    )
     partitions = np.concatenate((of_run, partition[refused]))
     live = run[1] >= job.log_starts(batches.topics, pairs[1], pairs[0])[of_run]
     places = [(batches.topics[code], index) for code, index in pairs.T.tolist()]
@@ -344,7 +356,11 @@ def _checkpoint(job: Counting, work: Work) -> Iterator[pa.Table]:
     fold(work.span.values(), log.handlers(RUNS_KEYS | PARTITION_KEYS))
     ids, sizes, _, committed, _, _ = log.object_columns()
     objects = _objects(np.stack((ids, sizes, committed)))
-    log_ids, (base_offset, last_offset, object_id, _, byte_size, *_) = log.run_columns()
+    log_ids, runs_here = log.run_columns()
+    in_objects = runs_here[2] != NO_OBJECT
+    log_ids, (base_offset, last_offset, object_id, _, byte_size, *_) = (
+        log_ids[in_objects], runs_here[:, in_objects],
+    )  # fmt: skip
     places = list(log.partitions.places.values())
     topics = list(dict.fromkeys(topic_id for topic_id, _ in places))
     number = {topic_id: i for i, topic_id in enumerate(topics)}

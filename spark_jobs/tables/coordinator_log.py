@@ -35,6 +35,7 @@ import numpy.typing as npt
 
 from records.compression import Buffer
 from records.diskless import (
+    AbortedState,
     CoordinatorState,
     LeaseClosedRecord,
     LeaseGrantedRecord,
@@ -58,7 +59,7 @@ from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import LogsError
 from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
 from spark_jobs.tables.partitions import Partitions
-from spark_jobs.tables.runs import APPENDED, RUN_COLUMNS
+from spark_jobs.tables.runs import APPENDED, MARKER, NO_MARKER, RUN_COLUMNS
 from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
 
 Numbers = npt.NDArray[np.int64]
@@ -93,8 +94,8 @@ REPLACEMENT_KEYS: Final = _keys(RunsReplacedRecord)
 """Record types that say which runs were replaced."""
 RUNS_KEYS: Final = _keys(RunsState, ObjectsState)
 """Record types with a checkpoint's runs and objects."""
-STATE_KEYS: Final = RUNS_KEYS | _keys(ProducersState)
-"""Record types with a checkpoint's runs, objects and producers."""
+STATE_KEYS: Final = RUNS_KEYS | _keys(ProducersState, AbortedState)
+"""Record types with a checkpoint's runs, objects, producers and aborted transactions."""
 
 OBJECT_COLUMNS: Final = (
     "object_ids", "sizes_bytes", "broker_ids", "committed_at_ms", "formats", "marked_at_ms",
@@ -201,6 +202,8 @@ class CoordinatorLog:
     rewritten: dict[_Place, list[tuple[int, ...]]] = field(default_factory=dict)
     """Runs that replaced others, and were not replaced since, as `RUN_COLUMNS`."""
     rewritten_objects: dict[int, RewrittenObject] = field(default_factory=dict)
+    ended_aborted: set[tuple[_Place, int, int]] = field(default_factory=set)
+    """Aborted transactions that a compaction removed: partition, producer id, first offset."""
     leases: dict[int, Lease] = field(default_factory=dict)
     next_object_id: int = 0
     # Of a checkpoint:
@@ -208,6 +211,7 @@ class CoordinatorLog:
     """Log id, and runs by rows as `RUN_COLUMNS`; an appended_at_ms of -1 is the object's."""
     objects: list[CheckpointObjects] = field(default_factory=list)
     producers: list[ProducersState] = field(default_factory=list)
+    aborted: list[AbortedState] = field(default_factory=list)
 
     def handlers(self, keys: Iterable[int]) -> dict[int, Handler]:
         """Return handlers for `fold` that decode and apply records of these types."""
@@ -233,6 +237,8 @@ class CoordinatorLog:
                 self._objects_state(record)
             case ProducersState():
                 self.producers.append(record)
+            case AbortedState():
+                self.aborted.append(record)
             case ProducersExpiredRecord():
                 for key in zip(record.log_ids, record.producer_ids, strict=True):
                     self.forgotten[key] = offset
@@ -315,6 +321,11 @@ class CoordinatorLog:
         rows[7] = record.timestamp_types
         rows[8] = record.record_counts or rows[1] - rows[0] + 1
         rows[9] = record.object_formats or APPENDED
+        rows[10:] = -1
+        rows[10:, rows[9] == MARKER] = (
+            record.marker_producer_ids, record.marker_epochs, record.marker_outcomes,
+            record.marker_coordinator_epochs,
+        )  # fmt: skip
         self.runs.append((record.log_id, rows))
 
     def _objects_state(self, record: ObjectsState) -> None:
@@ -342,18 +353,22 @@ class CoordinatorLog:
             record.last_offsets, record.byte_offsets, record.byte_sizes, record.max_timestamps,
             record.append_times, record.timestamp_types, record.record_counts, strict=True,
         )  # fmt: skip
-        for topic_index, partition, first, end, run_count in zip(
+        ended = zip(record.ended_producer_ids, record.ended_first_offsets, strict=True)
+        for topic_index, partition, first, end, run_count, ended_count in zip(
             record.topic_indexes, record.partitions, record.first_offsets, record.end_offsets,
-            record.run_counts, strict=True,
+            record.run_counts, record.ended_counts or (0,) * len(record.run_counts), strict=True,
         ):  # fmt: skip
             place = encode_uuid(record.topic_ids[topic_index]), partition
             filled.topic_ids.add(place[0])
             kept = [row for row in self.rewritten.get(place, ()) if not first <= row[0] < end]
             base = first
             for last, *columns in islice(new, run_count):
-                kept.append((base, last, record.object_id, *columns, record.object_format))
+                kept.append(
+                    (base, last, record.object_id, *columns, record.object_format, *NO_MARKER)
+                )
                 base = last + 1
             self.rewritten[place] = kept
+            self.ended_aborted.update((place, *entry) for entry in islice(ended, ended_count))
             self.replaced[place] = _join_ranges([*self.replaced.get(place, ()), (first, end)])
 
     def _lease_state(self, record: LeaseState) -> None:

@@ -203,16 +203,19 @@ def _merge_producers(parts: Any) -> Any:
     """
     from pyspark.sql import functions as f
 
-    highest = parts.groupBy(*_KEY).agg(f.max("producer_epoch").alias("producer_epoch"))
+    highest = parts.groupBy(*_KEY).agg(
+        f.max("producer_epoch").alias("producer_epoch"),
+        f.max_by("appended_at_ms", PIECE).alias("newest"),  # a marker may have a lower epoch
+    )
     last = parts.join(highest, [*_KEY, "producer_epoch"])
-    columns = [PIECE, "appended_at_ms", *_LISTS]
-    gathered = last.groupBy(*_KEY, "producer_epoch").agg(
+    columns = [PIECE, *_LISTS]
+    gathered = last.groupBy(*_KEY, "producer_epoch", "newest").agg(
         f.sort_array(f.collect_list(f.struct(*columns))).alias("all")
     )
     kept = [
         f.slice(f.reverse(f.flatten(f"all.{name}")), 1, KEPT_BATCHES).alias(name) for name in _LISTS
     ]
-    newest = f.element_at("all.appended_at_ms", -1).alias("appended_at_ms")
+    newest = f.col("newest").alias("appended_at_ms")
     reversed_lists = gathered.select(*_KEY, "producer_epoch", newest, *kept)
     return reversed_lists.select(
         *_KEY, "producer_epoch", "appended_at_ms", *(f.reverse(name).alias(name) for name in _LISTS)

@@ -1,4 +1,4 @@
-"""The state of a batch coordinator at one offset: topics, live runs, objects, producers.
+"""The state of a batch coordinator at one offset: runs, objects, producers, transactions.
 
     state = state_at(LogFiles(directory), 120_000)
     state.runs.num_rows
@@ -21,7 +21,7 @@ docs/design/pipeline.md#one-input; KIP-630 (a checkpoint stands for the log befo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -35,8 +35,21 @@ from spark_jobs.readers.logs import Log, LogsError, Span
 from spark_jobs.tables import producers
 from spark_jobs.tables.commits import CommitColumns
 from spark_jobs.tables.coordinator_log import CHANGE_KEYS, STATE_KEYS, CoordinatorLog, fold
+from spark_jobs.tables.markers import MARKERS_KEY, MarkerColumns
+from spark_jobs.tables.producer_transactions import (
+    ABORTED_SCHEMA,
+    TRANSACTIONS_SCHEMA,
+    aborted_rows,
+    aborted_table,
+    checkpoint_aborted,
+    checkpoint_transactions,
+    ends,
+    first_batches,
+    transaction_table,
+)
 from spark_jobs.tables.producers import PRODUCERS_SCHEMA
 from spark_jobs.tables.runs import (
+    NO_OBJECT,
     RUN_COLUMNS,
     RUNS_SCHEMA,
     Mask,
@@ -45,9 +58,11 @@ from spark_jobs.tables.runs import (
     is_accepted,
     is_covered,
     join_runs,
+    marker_runs,
     numbers_of,
     run_table,
     topics_of_objects,
+    transactions_of,
 )
 
 _Object = tuple[int, int, int, int, tuple[str, ...]]
@@ -88,8 +103,8 @@ OBJECTS_SCHEMA: Final = pa.schema(
 )
 
 __all__ = [
-    "OBJECTS_SCHEMA", "PARTITIONS_SCHEMA", "PRODUCERS_SCHEMA", "RUNS_SCHEMA", "TOPICS_SCHEMA",
-    "LogState", "StateGoneError", "state_at", "state_of",
+    "ABORTED_SCHEMA", "OBJECTS_SCHEMA", "PARTITIONS_SCHEMA", "PRODUCERS_SCHEMA", "RUNS_SCHEMA",
+    "TOPICS_SCHEMA", "TRANSACTIONS_SCHEMA", "LogState", "StateGoneError", "state_at", "state_of",
 ]  # fmt: skip
 
 
@@ -114,6 +129,22 @@ class LogState:
     runs: pa.Table
     objects: pa.Table
     producers: pa.Table
+    transactions: pa.Table
+    aborted: pa.Table
+
+    def last_stable_offsets(self) -> Numbers:
+        """Return the last stable offset of each partition, in the order of the partitions."""
+        starts = self.partitions.column("log_start_offset").to_numpy()
+        stable: Numbers = self.partitions.column("high_watermark").to_numpy().copy()
+        places = zip(*self.partitions.select(["topic_id", "partition"]).to_pydict().values(),
+                     strict=True)  # fmt: skip
+        number = {place: i for i, place in enumerate(places)}
+        columns = self.transactions.select(["topic_id", "partition", "first_offset"])
+        for topic_id, index, first in zip(*columns.to_pydict().values(), strict=True):
+            if first is not None:
+                i = number[topic_id, index]
+                stable[i] = max(starts[i], min(stable[i], first))
+        return stable
 
 
 def state_at(log: Log, offset: int | None = None, *, timestamp_ms: int | None = None) -> LogState:
@@ -160,61 +191,78 @@ def state_of(spans: Iterable[Span], offset: int, *, until_ms: int | None = None)
              until_ms: stop at the first record that is later; the state is then as of that one.
     Raises:  StateGoneError if they begin with a checkpoint that is later; as `Span.values`.
     """
-    log, commits = CoordinatorLog(), CommitColumns()
+    log, appended = CoordinatorLog(), _Appended()
     for span in spans:
-        later = _add(span, log, commits, CHANGE_KEYS | STATE_KEYS, until_ms)
+        later = _add(span, log, appended, CHANGE_KEYS | STATE_KEYS, until_ms)
         if later is not None:
             if later.from_checkpoint:
                 raise StateGoneError(f"time {until_ms}", later.offset + 1)
-            return _Tables(log, commits).state(later.offset)
-    return _Tables(log, commits).state(offset)
+            return _Tables(log, appended).state(later.offset)
+    return _Tables(log, appended).state(offset)
 
 
 def state_of_piece(span: Span, changes: CoordinatorLog, *, is_first: bool) -> LogState:
     """Compute the part of the log's state that the records of one span determine.
 
-    Its runs and objects are those of the whole log that stand in this span. High watermarks and
-    producers are as this span alone knows them; orphans that a listing showed are left out.
+    Its runs and objects are those of the whole log that stand in this span. High watermarks,
+    producers and transactions are as this span alone knows them; orphans that a listing showed are
+    left out.
 
     Args:    changes: all changes of the whole log; not modified.
              is_first: this piece has the runs and objects that rewriters wrote, too.
     """
-    log = replace(changes, found={}, runs=[], objects=[], producers=[])
+    log = replace(changes, found={}, runs=[], objects=[], producers=[], aborted=[])
     if not is_first:
         log.rewritten, log.rewritten_objects = {}, {}
-    commits = CommitColumns()
-    _add(span, log, commits, STATE_KEYS)
-    return _Tables(log, commits).state(span.end_offset)
+    appended = _Appended()
+    _add(span, log, appended, STATE_KEYS)
+    return _Tables(log, appended).state(span.end_offset)
 
 
 def state_of_changes(changes: CoordinatorLog, offset: int) -> LogState:
     """Build a coordinator's state from collected changes, without batches and their objects."""
-    return _Tables(changes, CommitColumns()).state(offset)
+    return _Tables(changes, _Appended()).state(offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Appended:
+    """Everything that took offsets of partitions: the batches of commits, and markers."""
+
+    commits: CommitColumns = field(default_factory=CommitColumns)
+    markers: MarkerColumns = field(default_factory=MarkerColumns)
 
 
 def _add(
     span: Span,
     log: CoordinatorLog,
-    commits: CommitColumns,
+    appended: _Appended,
     keys: frozenset[int],
     until_ms: int | None = None,
 ) -> LogPosition | None:
-    """Apply a span's records of these types to `log`, and add the span's commits to `commits`.
+    """Apply a span's records of these types to `log`, and collect its commits and markers.
 
     Raises:  as `fold`.
     """
 
     def on_commit(position: LogPosition, value: Buffer, _version: int, _body: int) -> None:
-        commits.add(position, value)
+        appended.commits.add(position, value)
 
-    return fold(span.values(), log.handlers(keys), on_commit, until_ms=until_ms)
+    handlers = log.handlers(keys) | {MARKERS_KEY: appended.markers.add}
+    return fold(span.values(), handlers, on_commit, until_ms=until_ms)
+
+
+def _written(markers: pa.RecordBatch, partition: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the partition and the run of each marker that has an offset."""
+    runs = marker_runs(markers)
+    there = (partition >= 0) & (runs[0] >= 0)
+    return partition[there], runs[:, there]
 
 
 class _Tables:
-    """Makes tables of a log that was folded, and of its commits."""
+    """Makes tables of a log that was folded, and of its commits and markers."""
 
-    def __init__(self, log: CoordinatorLog, commits: CommitColumns) -> None:
-        self._commits = commits
+    def __init__(self, log: CoordinatorLog, appended: _Appended) -> None:
+        self._appended = appended
         self._log = log
         self._partitions = log.partitions
         self._marks = log.marks()
@@ -228,17 +276,23 @@ class _Tables:
         places = self._partitions.in_order()
         number = {place: i for i, place in enumerate(places)}
         logs = [self._partitions.topics[topic_id].partitions[index] for topic_id, index in places]
-        commits = self._commits.take()
+        commits, markers = self._appended.commits.take(), self._appended.markers.take()
         numbers, accepted = numbers_of(commits, number), is_accepted(commits)
+        marked = numbers_of(markers, number)
         self._add_objects(commits, accepted)
         there = accepted & (numbers >= 0)
-        partition, runs = join_runs(*self._all_runs(commits, numbers, there, number))
+        joined = join_runs(
+            numbers[there], batches(commits)[:, there], transactions_of(commits)[:, there]
+        )
+        partition, runs = self._all_runs(joined, _written(markers, marked), number)
         partition, runs = self._replace(partition, runs, number)
         watermarks = np.array([log.high_watermark for log in logs], np.int64)
         np.maximum.at(watermarks, partition, runs[1] + 1)
         log_starts = np.array([log.log_start for log in logs], np.int64)
         live = runs[1] >= log_starts[partition]
         partition, runs = partition[live], runs[:, live]
+        batches_of_producers = producers.appended_batches(commits, numbers, there)
+        first = first_batches(commits, numbers, there)
         return LogState(
             offset,
             self._topic_table(),
@@ -247,8 +301,10 @@ class _Tables:
             run_table(places, partition, runs),
             self._object_table(runs),
             self._producer_table(
-                places, number, producers.appended_batches(commits, numbers, there)
+                places, number, batches_of_producers, producers.marker_rows(markers, marked)
             ),
+            self._transaction_table(places, number, first, ends(markers, marked)),
+            self._aborted_table(places, number, aborted_rows(markers, marked), log_starts),
         )
 
     def _replace(
@@ -300,20 +356,22 @@ class _Tables:
 
     def _all_runs(
         self,
-        commits: pa.RecordBatch,
-        numbers: Numbers,
-        there: Mask,
+        joined: tuple[Numbers, Numbers],
+        markers: tuple[Numbers, Numbers],
         number: dict[tuple[str, int], int],
     ) -> tuple[Numbers, Numbers]:
-        """Return as columns a checkpoint's runs of batches, and the batches committed after it."""
+        """Return as columns a checkpoint's runs, and the runs and markers written after it.
+
+        They are sorted by partition and offset.
+        """
         of_log = self._numbers_by_log(number)
         log_ids, rows = self._log.run_columns()
         of_run = np.array([of_log.get(log_id, -1) for log_id in log_ids.tolist()], np.int64)
         rows = self._with_times(rows[:, of_run >= 0])
-        return (
-            np.concatenate((of_run[of_run >= 0], numbers[there])),
-            np.concatenate((rows, batches(commits)[:, there]), axis=1),
-        )
+        partition = np.concatenate((of_run[of_run >= 0], joined[0], markers[0]))
+        rows = np.concatenate((rows, joined[1], markers[1]), axis=1)
+        order = np.lexsort((rows[0], partition))
+        return partition[order], rows[:, order]
 
     def _numbers_by_log(self, number: dict[tuple[str, int], int]) -> dict[int, int]:
         """Return the partition number of each log id, or -1 if the partition was removed."""
@@ -333,20 +391,54 @@ class _Tables:
         self,
         places: Sequence[tuple[str, int]],
         number: dict[tuple[str, int], int],
-        new: Numbers,
+        *new: Numbers,
     ) -> pa.Table:
         of_log = self._numbers_by_log(number)
         old = [
             producers.checkpoint_batches(record, of_log[record.log_id])
             for record in self._log.producers
         ]
-        rows = np.concatenate([*old, new], axis=1)
+        rows = self._remembered(np.concatenate([*old, *new], axis=1), of_log)
+        return producers.producer_table(places, producers.last_batches(rows))
+
+    def _remembered(self, rows: Numbers, of_log: dict[int, int]) -> Numbers:
+        """Drop the rows of removed partitions, and those from before their producer expired."""
         forgotten = {
             (of_log.get(log, -1), producer): offset
             for (log, producer), offset in self._log.forgotten.items()
         }
-        rows = producers.drop_expired(rows[:, rows[producers.PARTITION] >= 0], forgotten)
-        return producers.producer_table(places, *producers.last_batches(rows))
+        return producers.drop_expired(rows[:, rows[producers.PARTITION] >= 0], forgotten)
+
+    def _transaction_table(
+        self,
+        places: Sequence[tuple[str, int]],
+        number: dict[tuple[str, int], int],
+        first: Numbers,
+        ended: Numbers,
+    ) -> pa.Table:
+        of_log = self._numbers_by_log(number)
+        old = [
+            checkpoint_transactions(record, of_log[record.log_id]) for record in self._log.producers
+        ]
+        parts = zip(*old, (first, ended), strict=True)
+        both = (self._remembered(np.concatenate(part, axis=1), of_log) for part in parts)
+        return transaction_table(places, *both)
+
+    def _aborted_table(
+        self,
+        places: Sequence[tuple[str, int]],
+        number: dict[tuple[str, int], int],
+        new: Numbers,
+        log_starts: Numbers,
+    ) -> pa.Table:
+        of_log = self._numbers_by_log(number)
+        old = [
+            checkpoint_aborted(record, of_log[record.log_id])
+            for record in self._log.aborted
+            if of_log[record.log_id] >= 0
+        ]
+        rows = np.concatenate([*old, new], axis=1)
+        return aborted_table(places, rows, log_starts, self._log.ended_aborted)
 
     def _topic_table(self) -> pa.Table:
         topics = sorted(self._partitions.topics.items())
@@ -385,6 +477,7 @@ class _Tables:
     def _object_table(self, runs: Numbers) -> pa.Table:
         ids = np.array(sorted(self._objects), np.int64)
         used = np.zeros(len(ids), np.int64)
+        runs = runs[:, runs[2] != NO_OBJECT]
         rows = np.searchsorted(ids, runs[2])
         np.add.at(used, rows, runs[4])
         facts = [self._objects[object_id] for object_id in ids.tolist()]

@@ -5,7 +5,9 @@ that epoch. A coordinator updates it batch by batch. Here all accepted batches s
 table, and the same is read off its end: in the order of the log, the last batches of a key as far
 back as their epoch is the last one's, and not more than five.
 
-The trap is that expiry is part of the order too. An idle producer expires at some offset of the
+The traps: a marker of a higher epoch clears the kept batches, and it makes a row where there was
+none. So a marker stands among the batches as a row that is no batch. And expiry is part of the
+order too. An idle producer expires at some offset of the
 log; its earlier batches count no more, and if it returns, it starts anew.
 
 Source: docs/design/batch-coordinator.md#idempotence; upstream's ProducerStateManager.
@@ -14,7 +16,7 @@ Source: docs/design/batch-coordinator.md#idempotence; upstream's ProducerStateMa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +44,14 @@ PRODUCERS_SCHEMA: Final = pa.schema(
     ]
 )
 
+NO_BATCH: Final = -1
+"""Stands for sequences and offsets of a row that is no batch."""
+
 ORDER, PARTITION, PRODUCER, EPOCH, APPENDED, BASE, LAST, OFFSET, TIME = range(9)
 """Columns of what was appended: by what the log orders it, and a number for the partition; then as
 in the schema."""
+
+_EPOCH_BITS: Final = 16
 
 
 def appended_batches(
@@ -79,6 +86,7 @@ def checkpoint_batches(record: ProducersState, partition: int) -> Numbers:
     They precede all records of the log.
     """
     counts = np.array(record.batch_counts, np.int64)
+    without = counts == 0  # a row of no batch keeps epoch and time
     producers = np.stack(
         [
             np.array(column, np.int64)
@@ -92,7 +100,25 @@ def checkpoint_batches(record: ProducersState, partition: int) -> Numbers:
     rows[ORDER], rows[PARTITION] = -1, partition
     rows[PRODUCER : APPENDED + 1] = np.repeat(producers, counts, axis=1)
     rows[BASE:] = batches
-    return rows
+    none = np.full((9, int(without.sum())), NO_BATCH)
+    none[PARTITION] = partition
+    none[PRODUCER : APPENDED + 1] = producers[:, without]
+    return np.concatenate((rows, none), axis=1)
+
+
+def marker_rows(markers: pa.RecordBatch, partition: Numbers) -> Numbers:
+    """Return markers in the same columns as `appended_batches`, as rows that are no batches.
+
+    Args:    markers: as `spark_jobs.tables.markers` gives them.
+             partition: a number for each marker's; -1 if the partition was removed.
+    """
+    rows = np.full((9, markers.num_rows), NO_BATCH)
+    rows[PARTITION] = partition
+    names = {ORDER: "log_offset", PRODUCER: "producer_id", EPOCH: "producer_epoch",
+             APPENDED: "written_at_ms"}  # fmt: skip
+    for row, name in names.items():
+        rows[row] = markers.column(name).to_numpy()
+    return rows[:, partition >= 0]
 
 
 def drop_expired(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Numbers:
@@ -109,39 +135,51 @@ def drop_expired(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Num
     return rows[:, rows[ORDER] >= since[inverse.reshape(-1)]]
 
 
-def last_batches(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return each producer's last batches in each partition, and the row at which each set begins.
+class LastBatches(NamedTuple):
+    """The last batches of each producer in each partition."""
+
+    producers: Numbers  # the first columns, up to APPENDED, of each producer
+    rows: Numbers  # its batches
+    bounds: Numbers  # producer i has the rows [bounds[i], bounds[i + 1])
+
+
+def last_batches(rows: Numbers) -> LastBatches:
+    """Return each producer's epoch, and its last batches of that epoch, in each partition.
 
     Args:    rows: of equal order they stand as they were appended.
-    Returns: rows; bounds, one more than producers.
     """
     rows = rows[:, np.lexsort((rows[ORDER], rows[PRODUCER], rows[PARTITION]))]
     count = rows.shape[1]
     if not count:
-        return rows, np.zeros(1, np.int64)
+        return LastBatches(rows[: APPENDED + 1], rows, np.zeros(1, np.int64))
     other = (rows[PARTITION : PRODUCER + 1, 1:] != rows[PARTITION : PRODUCER + 1, :-1]).any(axis=0)
     first = np.flatnonzero(np.concatenate(([True], other)))
     ends = np.append(first[1:], count)
-    # a batch begins something if its producer is another, or its producer's epoch
-    begins = np.concatenate(([True], other | (rows[EPOCH, 1:] != rows[EPOCH, :-1])))
-    epoch_began = np.maximum.accumulate(np.where(begins, np.arange(count), 0))[ends - 1]
-    starts = np.maximum(epoch_began, ends - KEPT_BATCHES)
-    counts = ends - starts
-    bounds = np.concatenate(([0], np.cumsum(counts)))
-    return rows[:, np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], counts)], bounds
+    number = np.repeat(np.arange(len(first)), ends - first)
+    # an epoch never falls: a marker of a lower one changes nothing of it
+    epochs = np.maximum.accumulate((number << _EPOCH_BITS) + rows[EPOCH]) - (number << _EPOCH_BITS)
+    is_kept = (epochs == epochs[ends - 1][number]) & (rows[BASE] != NO_BATCH)
+    places = np.flatnonzero(is_kept)
+    counts = np.bincount(number[places], minlength=len(first))
+    begins = np.cumsum(counts) - counts
+    places = places[np.arange(len(places)) >= np.repeat(begins + counts - KEPT_BATCHES, counts)]
+    bounds = np.concatenate(([0], np.cumsum(np.minimum(counts, KEPT_BATCHES))))
+    producers = rows[: APPENDED + 1, ends - 1]
+    producers[EPOCH] = epochs[ends - 1]
+    return LastBatches(producers, rows[:, places], bounds)
 
 
-def producer_table(places: Sequence[tuple[str, int]], rows: Numbers, bounds: Numbers) -> pa.Table:
+def producer_table(places: Sequence[tuple[str, int]], last: LastBatches) -> pa.Table:
     """Return a table with a row for each producer and partition.
 
     Args:    places: topic id and index by the partition's number.
     """
-    last = bounds[1:] - 1
     topics = pa.array([topic_id for topic_id, _ in places], pa.string())
     indexes = pa.array([index for _, index in places], pa.int32())
-    numbers = pa.array(rows[PARTITION, last])
+    numbers = pa.array(last.producers[PARTITION])
+    bounds = pa.array(last.bounds, pa.int32())
     lists = [
-        pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), pa.array(rows[column], kind))
+        pa.ListArray.from_arrays(bounds, pa.array(last.rows[column], kind))
         for column, kind in (
             (BASE, pa.int32()), (LAST, pa.int32()), (OFFSET, pa.int64()), (TIME, pa.int64()),
         )
@@ -150,9 +188,9 @@ def producer_table(places: Sequence[tuple[str, int]], rows: Numbers, bounds: Num
         [
             topics.take(numbers),
             indexes.take(numbers),
-            rows[PRODUCER, last],
-            pa.array(rows[EPOCH, last], pa.int16()),
-            rows[APPENDED, last],
+            last.producers[PRODUCER],
+            pa.array(last.producers[EPOCH], pa.int16()),
+            last.producers[APPENDED],
             *lists,
         ],
         schema=PRODUCERS_SCHEMA,

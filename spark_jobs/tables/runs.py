@@ -5,8 +5,11 @@ one record of the log: so a record has all batches of its runs, and a log can be
 between records.
 
 A run that a rewriter has written is a run by itself: its bytes are final, and it is joined to none.
+So is a transaction's marker, a run of one offset without an object. The batches of two transactions
+are two runs, so that the last stable offset lies between runs.
 
-Source: docs/design/batch-coordinator.md#runs, docs/design/compaction.md#runs;
+Source: docs/design/batch-coordinator.md#runs, docs/design/compaction.md#runs,
+docs/design/transactions-batches.md#a-marker-is-a-run;
 `coordinator.batch.runs` does the same batch by batch.
 """
 
@@ -24,13 +27,23 @@ from records.uuids import decode_uuid
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+MARKER: Final = 0
+"""Format of a marker's run, which lies in no object."""
+
+NO_OBJECT: Final = -1
+"""Stands for the object of a marker's run."""
+
 APPENDED: Final = 1
 """Format of a run that brokers stamp with offsets; others have final bytes."""
 
 RUN_COLUMNS: Final = (
     "base_offset", "last_offset", "object_id", "byte_offset", "byte_size", "max_timestamp",
     "appended_at_ms", "timestamp_type", "record_count", "object_format",
+    "marker_producer_id", "marker_epoch", "marker_outcome", "marker_coordinator_epoch",
 )  # fmt: skip
+"""Columns of a run; those of its marker are -1 unless it is one."""
+
+NO_MARKER: Final = (-1, -1, -1, -1)
 
 RUNS_SCHEMA: Final = pa.schema(
     [
@@ -74,7 +87,26 @@ def batches(commits: pa.RecordBatch) -> Numbers:
     )  # fmt: skip
     count = column(commits, "record_count")
     columns = (column(commits, name) for name in names)
-    return np.stack((base, base + count - 1, *columns, count, np.full_like(base, APPENDED)))
+    rest = (np.full_like(base, one) for one in (APPENDED, *NO_MARKER))
+    return np.stack((base, base + count - 1, *columns, count, *rest))
+
+
+def transactions_of(commits: pa.RecordBatch) -> Numbers:
+    """Return the producer id and transaction number of each batch; -1 and -1 without one."""
+    numbers = commits.column("transaction_number").fill_null(-1).to_numpy()
+    return np.stack((np.where(numbers < 0, -1, column(commits, "producer_id")), numbers))
+
+
+def marker_runs(markers: pa.RecordBatch) -> Numbers:
+    """Return each row of the table of markers as a run of one offset without an object."""
+    offset, written = column(markers, "base_offset"), column(markers, "written_at_ms")
+    nothing = np.zeros_like(offset)
+    names = ("producer_id", "producer_epoch", "outcome", "coordinator_epoch")
+    facts = (column(markers, name) for name in names)
+    return np.stack(
+        (offset, offset, nothing + NO_OBJECT, nothing, nothing, written, written, nothing,
+         nothing + 1, nothing + MARKER, *facts)
+    )  # fmt: skip
 
 
 def topics_of_objects(objects: Numbers, topics: pa.Array) -> dict[int, tuple[str, ...]]:
@@ -95,10 +127,13 @@ def topics_of_objects(objects: Numbers, topics: pa.Array) -> dict[int, tuple[str
     }
 
 
-def join_runs(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Join batches that are adjacent in one object into runs, by partition and offset."""
+def join_runs(partition: Numbers, rows: Numbers, transactions: Numbers) -> tuple[Numbers, Numbers]:
+    """Join batches that are adjacent in one object into runs, by partition and offset.
+
+    Args:    transactions: of each batch, as `transactions_of` returns them.
+    """
     order = np.lexsort((rows[0], partition))
-    partition, rows = partition[order], rows[:, order]
+    partition, rows, transactions = partition[order], rows[:, order], transactions[:, order]
     if not len(partition):
         return partition, rows
     before = slice(None, -1), slice(1, None)
@@ -108,8 +143,7 @@ def join_runs(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
         & (new[2] == old[2])
         & (new[3] == old[3] + old[4])
         & (new[7] == old[7])
-        & (new[9] == old[9])
-        & (new[9] == APPENDED)
+        & (transactions[:, 1:] == transactions[:, :-1]).all(axis=0)
     )
     first = np.flatnonzero(np.concatenate(([True], ~touches)))
     last = np.append(first[1:], len(partition)) - 1

@@ -2,6 +2,7 @@
 
     topics, partitions, chunks, object_commits, ...   a table by its plural name
     objects                                           one row for each committed object
+    markers                                           one row for each marker of a transaction
     unknown                                           records of types or versions not known here
     coverage                                          which offsets a read is made of
 
@@ -19,13 +20,14 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from records import diskless, groups
+from records import diskless, groups, transactions
 from records.compression import Buffer
 from records.frame import METADATA_RECORDS, read_frame
 from records.wire import Versions
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA
 from spark_jobs.tables.commits import OBJECT_SCHEMA, ObjectColumns
+from spark_jobs.tables.markers import MARKERS_KEY, MARKERS_SCHEMA, MarkerColumns
 from spark_jobs.tables.schemas import (
     OBJECT_COMMIT_KEY,
     RECORD,
@@ -53,10 +55,14 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 
 OBJECTS: Final = "objects"
+MARKERS: Final = "markers"
 UNKNOWN: Final = "unknown"
 COVERAGE: Final = "coverage"
 
-VIEWS: Final = (*ALIASES, OBJECTS, UNKNOWN, COVERAGE)
+_RECORDS_OF: Final = {OBJECTS: "object_commit", MARKERS: "transaction_markers"}
+"""The table with the records that a view shows in another shape."""
+
+VIEWS: Final = (*ALIASES, *_RECORDS_OF, UNKNOWN, COVERAGE)
 
 COVERAGE_SCHEMA: Final = pa.schema(
     [
@@ -67,6 +73,7 @@ COVERAGE_SCHEMA: Final = pa.schema(
 )
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets-"
+TRANSACTION_STATE: Final = "__transaction_state-"
 
 
 class Columns(Protocol):
@@ -113,7 +120,7 @@ def resolve_table(name: str) -> str:
     Raises:  TableError, which names all tables and views.
     """
     found = ALIASES.get(name, name)
-    if found not in TABLES and found not in (OBJECTS, UNKNOWN, COVERAGE):
+    if found not in TABLES and found not in (*_RECORDS_OF, UNKNOWN, COVERAGE):
         names = ", ".join(sorted({*TABLES, *VIEWS}))
         raise TableError(f"there is no table {name!r}; there are: {names}")
     return found
@@ -127,6 +134,8 @@ def schema_named(name: str) -> pa.Schema:
     name = resolve_table(name)
     if name == OBJECTS:
         return OBJECT_SCHEMA
+    if name == MARKERS:
+        return MARKERS_SCHEMA
     if name == UNKNOWN:
         return RECORD_SCHEMA
     return COVERAGE_SCHEMA if name == COVERAGE else schema_of(name)
@@ -142,6 +151,8 @@ def columns_named(name: str) -> tuple[Columns, int | None]:
     name = resolve_table(name)
     if name == OBJECTS:
         return ObjectColumns(), OBJECT_COMMIT_KEY
+    if name == MARKERS:
+        return MarkerColumns(), MARKERS_KEY
     if name == UNKNOWN:
         return UnknownColumns(), None
     return columns_of(name)
@@ -149,16 +160,20 @@ def columns_named(name: str) -> tuple[Columns, int | None]:
 
 def versions_named(name: str) -> Versions | None:
     """Return the versions of a table's record type, or None if the table's rows are not decoded."""
-    name = "object_commit" if resolve_table(name) == OBJECTS else resolve_table(name)
-    record = RECORD_OF.get(name)
+    name = resolve_table(name)
+    record = RECORD_OF.get(_RECORDS_OF.get(name, name))
     return None if record is None else record.schema().versions
 
 
 def can_hold(name: str, log: str) -> bool:
     """Return whether a log can hold rows of a table; every log can hold rows of `record`."""
-    name = "object_commit" if resolve_table(name) == OBJECTS else resolve_table(name)
-    record = RECORD_OF.get(name)
+    name = resolve_table(name)
+    record = RECORD_OF.get(_RECORDS_OF.get(name, name))
     if record is None:
         return True
-    homes = {diskless.__name__: DISKLESS_METADATA, groups.__name__: CONSUMER_OFFSETS}
+    homes = {
+        diskless.__name__: DISKLESS_METADATA,
+        groups.__name__: CONSUMER_OFFSETS,
+        transactions.__name__: TRANSACTION_STATE,
+    }
     return log.startswith(homes.get(record.__module__, CLUSTER_METADATA))

@@ -20,7 +20,8 @@ import pytest
 from hypothesis.stateful import precondition, rule
 
 from coordinator.batch.memory import InMemoryState
-from coordinator.batch.runs import NOT_MARKED, REWRITTEN, Run, StoredObject
+from coordinator.batch.runs import MARKER, NOT_MARKED, REWRITTEN, Run, StoredObject
+from coordinator.batch.transactions import Aborted, Marker, Transactional, last_stable_offset
 from raft.segments.files import RealFileSystem
 from raft.segments.segment import segment_name
 from records.diskless import (
@@ -57,7 +58,9 @@ def as_rows(state: LogState) -> dict[str, Any]:
     runs: dict[Any, list[Run]] = {}
     for row in state.runs.to_pylist():
         place = decode_uuid(row.pop("topic_id")), row.pop("partition")
-        runs.setdefault(place, []).append(Run(**row))
+        marker = Marker(*(row.pop(name) for name in MARKER_COLUMNS))
+        is_marker = row["object_format"] == MARKER
+        runs.setdefault(place, []).append(Run(**row, marker=marker if is_marker else None))
     objects = {
         row["object_id"]: StoredObject(
             row["size_bytes"], row["used_bytes"], row["object_format"], row["broker_id"],
@@ -70,16 +73,32 @@ def as_rows(state: LogState) -> dict[str, Any]:
         decode_uuid(row["topic_id"]): (row["topic"], row["partition_count"], row["deleted_at_ms"])
         for row in state.topics.to_pylist()
     }
+    transactional = {}
+    for row in state.transactions.to_pylist():
+        key = decode_uuid(row.pop("topic_id")), row.pop("partition"), row.pop("producer_id")
+        facts = (-1 if value is None else value for value in row.values())
+        transactional[key] = Transactional(*facts)
+    aborted: dict[Any, list[Aborted]] = {}
+    for row in state.aborted.to_pylist():
+        place = decode_uuid(row.pop("topic_id")), row.pop("partition")
+        aborted.setdefault(place, []).append(Aborted(**row))
     producers = {}
     for row in state.producers.to_pylist():
         kept = zip(*(row[name] for name in KEPT_COLUMNS), strict=True)
         key = decode_uuid(row["topic_id"]), row["partition"], row["producer_id"]
-        producers[key] = row["producer_epoch"], row["appended_at_ms"], tuple(kept), None
+        facts = transactional.pop(key, None)
+        producers[key] = row["producer_epoch"], row["appended_at_ms"], tuple(kept), facts
+    assert not transactional, "transactions of producers that are not there"
+    stable = dict(zip(logs, state.last_stable_offsets().tolist(), strict=True))
     return {
         "topics": topics, "logs": logs, "runs": runs, "objects": objects, "producers": producers,
+        "aborted": aborted, "stable": stable,
     }  # fmt: skip
 
 
+MARKER_COLUMNS = (
+    "marker_producer_id", "marker_epoch", "marker_outcome", "marker_coordinator_epoch",
+)  # fmt: skip
 KEPT_COLUMNS = "base_sequences", "last_sequences", "base_offsets", "append_times"
 
 
@@ -111,6 +130,11 @@ def expected(state: InMemoryState) -> dict[str, Any]:
             (*places[log_id], producer_id): producer
             for (log_id, producer_id), producer in state.producers.items()
             if log_id in places
+        },
+        "aborted": {places[log_id]: entries for log_id, entries in state.aborted.items()},
+        "stable": {
+            place: last_stable_offset(state.logs[log_id], state.open_transactions.get(log_id))
+            for log_id, place in places.items()
         },
     }
 

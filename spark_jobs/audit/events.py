@@ -106,7 +106,9 @@ def partitions_known(
         named = zip([topic_id] * len(record.partitions), record.partitions, strict=True)
     again = isinstance(record, DisklessPartitionsReleasedRecord)  # by a newer controller
     for place in named:
-        if ledger.incarnation(place) is None and not (again and place in ledger.places):
+        topic = ledger.topic(place[0])  # a checkpoint counts released partitions, too
+        was_there = topic is not None and place[1] < topic.partitions
+        if ledger.incarnation(place) is None and not (again and was_there):
             yield _fault(f"there is no partition {place[0]}-{place[1]}")
 
 

@@ -20,6 +20,8 @@ from records.diskless import (
     CleaningState,
     CoordinatorState,
     DisklessBrokerState,
+    DisklessPartitionsRecord,
+    DisklessPartitionsReleasedRecord,
     DisklessTopicState,
     KeptAnswerState,
     LeaseState,
@@ -34,6 +36,7 @@ from spark_jobs.audit.job import audit
 from spark_jobs.audit.one_log import AuditRequest
 from spark_jobs.readers.engines import LocalEngine
 from spark_jobs.readers.logs import LogsError
+from tests.coordinator.batch.actors import TOPIC
 from tests.spark_jobs.audit_plants import (
     PLANTS,
     REWRITING_PLANTS,
@@ -380,6 +383,21 @@ def test_the_audit_of_a_log_that_is_shortened_meanwhile_asks_for_another_audit(
     report = audit(logs, LocalEngine())
     assert not broken_rules(report), describe_findings(report)
     assert report.logs[0].start_offset == 14
+
+
+def test_the_audit_accepts_another_release_of_a_partition_that_a_checkpoint_has_no_more(
+    tmp_path: Path,
+) -> None:
+    first = DisklessPartitionsRecord(
+        topic_id=TOPIC, topic_name="t", first_partition=0, partition_count=2, first_log_id=0,
+        controller_epoch=1,
+    )  # fmt: skip
+    gone = DisklessPartitionsReleasedRecord(topic_id=TOPIC, partitions=(1,), controller_epoch=1)
+    life = [Entry(1), Entry(first), Entry(gone)]
+    write_checkpoint(tmp_path, 3, [encode_record(record) for record in checkpoint_at(life, 3)])
+    write_entries(tmp_path, [Entry(changed(gone, controller_epoch=2), gap=3)])
+    report = audit_directory(tmp_path)
+    assert not broken_rules(report), describe_findings(report)
 
 
 def test_the_audit_reports_a_damaged_replica_as_unreadable(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from records.diskless import (
+    AbortedState,
     CleaningState,
     CoordinatorState,
     DisklessBrokerState,
@@ -44,7 +45,7 @@ from spark_jobs.audit.answers import (
     dead_ids,
 )
 from spark_jobs.audit.ledger import NEVER, Cleaning, Ledger, pairs
-from spark_jobs.audit.objects import Digest, LiveState, live_state_of
+from spark_jobs.audit.objects import Digest, LiveState, live_state_of, marker_checksums
 from spark_jobs.audit.rows import (
     COLUMNS,
     EndState,
@@ -55,6 +56,7 @@ from spark_jobs.audit.rows import (
     TopicPartition,
 )
 from spark_jobs.audit.rules import Fault, Faults, rule, rules_of
+from spark_jobs.audit.transactions import Aborted, Open, ProducerState, TransactionState
 from spark_jobs.readers.logs import Span
 
 K = TypeVar("K")
@@ -132,6 +134,8 @@ class CoordinatorFacts:
     counters: Counters = INITIAL_COUNTERS
     kept: KeptAnswers = field(default_factory=KeptAnswers)
     cleanings: dict[TopicPartition, Cleaning] = field(default_factory=dict)
+    aborted: dict[TopicPartition, list[Aborted]] = field(default_factory=dict)
+    uncovered: list[tuple[TopicPartition, str]] = field(default_factory=list)  # aborted entries
     outside: list[tuple[int, str]] = field(default_factory=list)  # runs that exceed their object
 
 
@@ -152,6 +156,7 @@ def read_checkpoint(span: Span) -> tuple[CoordinatorFacts, Rows]:
             take(reading, decode_record(value))
     rows = reading.rows()
     reading.facts.live = live_state_of(rows)
+    reading.check_aborted(rows)
     return reading.facts, rows
 
 
@@ -214,12 +219,19 @@ class _CheckpointReader:
         self.facts.stretches.setdefault(place, []).append(stretch)
         if not self.codes or self.codes[-1] != place:
             self.codes.append(place)
+        formats = np.array(record.object_formats or [1] * len(last), np.int64)
+        facts = np.full((4, len(last)), -1)
+        facts[:, formats == 0] = (
+            record.marker_producer_ids, record.marker_epochs, record.marker_outcomes,
+            record.marker_coordinator_epochs,
+        )  # fmt: skip
+        marker = np.where(formats == 0, marker_checksums(facts), 0)
         columns: Sequence[Any] = (
             base, last - base + 1, record.object_ids, record.byte_offsets, record.byte_sizes,
             record.max_timestamps, record.timestamp_types,
             record.record_counts or last - base + 1,
             record.append_times or [-1] * len(last),
-            record.object_formats or [1] * len(last),
+            formats, marker, *facts,
         )  # fmt: skip
         arrays = [np.array(column, np.int64) for column in columns]
         self.parts.append((len(self.codes) - 1, arrays))
@@ -239,6 +251,10 @@ class _CheckpointReader:
 
     def producers(self, record: ProducersState) -> None:
         place = self.places.get(record.log_id, (f"log id {record.log_id}", -1))
+        facts = zip(
+            record.open_numbers, record.first_offsets, record.ended_numbers,
+            record.coordinator_epochs, strict=True,
+        )  # fmt: skip
         batches = zip(
             record.base_sequences, record.last_sequences, record.base_offsets, strict=True
         )
@@ -250,7 +266,35 @@ class _CheckpointReader:
             strict=True,
         ):
             kept = tuple(KeptBatch(*next(batches), self.facts.offset - 1) for _ in range(count))
-            self.facts.producers[place, producer_id] = Producer(epoch, kept, appended_at_ms)
+            transactions = next(facts, (-1,) * 4)
+            self.facts.producers[place, producer_id] = Producer(
+                epoch, kept, appended_at_ms, transactions
+            )
+
+    def aborted(self, record: AbortedState) -> None:
+        place = self.places.get(record.log_id, (f"log id {record.log_id}", -1))
+        rows = zip(
+            record.producer_ids, record.first_offsets, record.last_offsets,
+            record.last_stable_offsets, strict=True,
+        )  # fmt: skip
+        self.facts.aborted.setdefault(place, []).extend(map(Aborted._make, rows))
+
+    def check_aborted(self, rows: Rows) -> None:
+        """Note the aborted transactions that do not end at a marker that aborts them.
+
+        A rewritten run may hold the marker.
+        """
+        for place, entries in self.facts.aborted.items():
+            code = self.codes.index(place) if place in self.codes else -1
+            mine = rows.where(np.flatnonzero(rows.place == code))
+            order = np.argsort(mine["base_offset"])
+            bases = mine["base_offset"][order]
+            for entry in entries:
+                at = int(np.searchsorted(bases, entry.last_offset, side="right")) - 1
+                what = _describe_end(mine, int(order[at]), entry) if at >= 0 else "no run"
+                if what is not None or entry.first_offset >= entry.last_offset:
+                    found = f"{entry}: at its end is {what or 'its beginning'}"
+                    self.facts.uncovered.append((place, found))
 
     def broker(self, record: DisklessBrokerState) -> None:
         self.facts.kept.broker(record)
@@ -263,6 +307,7 @@ class _CheckpointReader:
         names = (
             "base_offset", "record_count", "object_id", "byte_offset", "byte_size",
             "max_timestamp", "timestamp_type", "kept_records", "append_time", "object_format",
+            "marker", *_OF_MARKER,
         )  # fmt: skip
         empty = np.zeros(0, np.int64)
         given = {
@@ -274,7 +319,7 @@ class _CheckpointReader:
         )
         columns = {name: np.zeros(len(place), np.int64) for name in COLUMNS} | given
         columns["log_offset"] += self.facts.offset - 1
-        columns["producer_id"] -= 1
+        columns["transaction_number"] -= 1
         ids, inverse = np.unique(columns["object_id"], return_inverse=True)
         known = [self.facts.objects.get(one) for one in ids.tolist()]
         sizes = np.array([-1 if one is None else one.size_bytes for one in known], np.int64)
@@ -285,6 +330,34 @@ class _CheckpointReader:
         return Rows(self.codes, place, columns)
 
 
+_OF_MARKER: Final = ("producer_id", "producer_epoch", "outcome", "coordinator_epoch")
+
+
+def _describe_end(rows: Rows, row: int, entry: Aborted) -> str | None:
+    """Describe the run at an aborted transaction's end unless it can be its marker."""
+    if entry.last_offset >= int(rows.end_offset[row]):
+        return "no run"
+    kind, producer_id = int(rows["object_format"][row]), int(rows["producer_id"][row])
+    if kind == 1 or (kind == 0 and (producer_id, int(rows["outcome"][row])) != (
+        entry.producer_id, 0,
+    )):  # fmt: skip
+        return "a run of records" if kind else f"another marker, of producer {producer_id}"
+    return None
+
+
+def transactions_of_checkpoint(facts: CoordinatorFacts) -> TransactionState:
+    """Return the transactions at the end of a checkpoint, where the log continues."""
+    at, found = facts.offset - 1, {}
+    for key, producer in facts.producers.items():
+        number, first, ended, coordinator_epoch = producer.transactions
+        if producer.transactions != (-1,) * 4 or not producer.batches:
+            opened = Open(number, first, producer.appended_at_ms) if number >= 0 else None
+            found[key] = ProducerState(
+                opened, ended, coordinator_epoch, producer.epoch, producer.appended_at_ms, at, at
+            )
+    return TransactionState(found, facts.aborted)
+
+
 _TAKE: Final[dict[type, Callable[[_CheckpointReader, Any], None]]] = {
     CoordinatorState: _CheckpointReader.counters,
     DisklessTopicState: _CheckpointReader.topic,
@@ -293,6 +366,7 @@ _TAKE: Final[dict[type, Callable[[_CheckpointReader, Any], None]]] = {
     RunsState: _CheckpointReader.runs,
     CleaningState: _CheckpointReader.cleaning,
     ProducersState: _CheckpointReader.producers,
+    AbortedState: _CheckpointReader.aborted,
     DisklessBrokerState: _CheckpointReader.broker,
     KeptAnswerState: _CheckpointReader.answer,
 }
@@ -309,12 +383,13 @@ def replay_facts(
     committed: Mapping[int, Object],
     kept: KeptAnswers,
     named: NamedIds,
+    transactions: TransactionState,
 ) -> CoordinatorFacts:
     """Compute a coordinator's state from all records below a log offset (exclusive).
 
     Args:    ends: where the spans below it left off. live: of all of them, as of it.
              committed: every object below it, those of the first checkpoint too.
-             kept: as of it. named: of the ledger.
+             kept, transactions: as of it. named: of the ledger.
     """
     facts = CoordinatorFacts(offset, live=live, counters=counters_at(ledger, offset), kept=kept)
     for topic_id in ledger.topics:
@@ -344,10 +419,13 @@ def replay_facts(
         for stay in stays:
             if stay.found < offset <= stay.gone:  # one that was there stays as it was
                 facts.objects.setdefault(object_id, Object(0, 0, -1, -1, stay.marked_at_ms))
-    for key, producer in ends.producers.items():
-        left = producer.since(ledger.expired.get(key, ()), offset)
-        if left is not None and key[0] in facts.partitions:
-            facts.producers[key] = left
+    for key in ends.producers.keys() | transactions.producers.keys():
+        producer = ends.producers.get(key)
+        left = producer and producer.since(ledger.expired.get(key, ()), offset)
+        found = _with_transactions(left, transactions.producers.get(key))
+        if found is not None and key[0] in facts.partitions:
+            facts.producers[key] = found
+    facts.aborted = {place: rows for place, rows in transactions.aborted.items() if rows}
     ids = sorted(committed)
     for lease_id, lease in ledger.leases.items():
         if not lease.rewrites and lease.granted < offset <= lease.forgotten:
@@ -359,6 +437,26 @@ def replay_facts(
                 *dead_ids(lease, mine, ledger, named, offset),
             )  # fmt: skip
     return facts
+
+
+def _with_transactions(producer: Producer | None, state: ProducerState | None) -> Producer | None:
+    """Return a producer's state with what markers have changed of it.
+
+    A marker of a higher epoch has cleared the batches before it; a batch behind it has that epoch.
+    """
+    if state is None:
+        return producer
+    opened = (-1, -1) if state.open is None else state.open[:2]
+    transactions = (*opened, state.ended, state.coordinator_epoch)
+    if producer is None:
+        return Producer(state.epoch, (), state.marked_at_ms, transactions)
+    is_newest = state.marked > producer.batches[-1].log_offset
+    return Producer(
+        max(producer.epoch, state.epoch),
+        producer.batches if producer.epoch >= state.epoch else (),
+        state.marked_at_ms if is_newest else producer.appended_at_ms,
+        transactions,
+    )
 
 
 # --- is it sound --------------------------------------------------------------------------------
@@ -426,6 +524,15 @@ def checkpoint_marked_unused(checkpoint: CoordinatorFacts) -> Faults:
         if item.marked_at_ms >= 0 and item.used_bytes > 0:
             what = f"marked, and {item.used_bytes} bytes are used"
             yield Fault(checkpoint.offset, what, "ObjectsState", object_id)
+
+
+@rule(
+    "checkpoint-aborted-marked", "13",
+    "An aborted transaction ends at a marker that aborts it, or in a rewritten run.",
+)  # fmt: skip
+def checkpoint_aborted_marked(checkpoint: CoordinatorFacts) -> Faults:
+    for place, what in checkpoint.uncovered:
+        yield Fault(checkpoint.offset, f"{place[0]}-{place[1]}: {what}", "AbortedState")
 
 
 STANDALONE_RULES: Final = tuple(rules_of(__name__))
@@ -497,6 +604,12 @@ def checkpoint_answers_replay(checkpoint: CoordinatorFacts, log: CoordinatorFact
     yield from _compare(checkpoint, ours, theirs, "KeptAnswerState", "kept")
 
 
+@rule("checkpoint-aborted-replay", "4, 13", "A checkpoint's aborted transactions are the log's.")
+def checkpoint_aborted_replay(checkpoint: CoordinatorFacts, log: CoordinatorFacts) -> Faults:
+    ours, theirs = checkpoint.aborted, log.aborted
+    yield from _compare(checkpoint, ours, theirs, "AbortedState", "partition", _of_place)
+
+
 REPLAY_RULES: Final = tuple(rules_of(__name__)[len(STANDALONE_RULES) :])
 """Rules that compare a checkpoint with the log before it."""
 
@@ -518,6 +631,7 @@ def _producers(facts: CoordinatorFacts) -> dict[tuple[TopicPartition, int], Any]
             producer.epoch,
             producer.appended_at_ms,
             tuple(batch[:3] for batch in producer.batches),
+            producer.transactions,
         )
         for key, producer in facts.producers.items()
     }

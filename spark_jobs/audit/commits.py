@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from spark_jobs.audit.ledger import NEVER, Ledger
-from spark_jobs.audit.rows import EndState, Flags, Numbers, Rows, groups, slices
+from spark_jobs.audit.rows import NO_OBJECT, EndState, Flags, Numbers, Rows, groups, slices
 from spark_jobs.audit.rules import Fault, Faults, rule
 
 COMMIT: Final = "ObjectCommitRecord"
@@ -30,6 +30,7 @@ class Commits:
     """The commits of one span, and the state that they are checked against."""
 
     rows: Rows
+    placed: Rows  # those that were accepted, and markers: everything that took an offset
     before: EndState
     ledger: Ledger
     start_offset: int
@@ -37,7 +38,10 @@ class Commits:
 
 
 def _fault(rows: Rows, row: int, what: str) -> Fault:
-    return Fault(int(rows["log_offset"][row]), what, COMMIT, int(rows["object_id"][row]))
+    offset, object_id = int(rows["log_offset"][row]), int(rows["object_id"][row])
+    if object_id == NO_OBJECT:
+        return Fault(offset, what, "TransactionMarkersRecord")
+    return Fault(offset, what, COMMIT, object_id)
 
 
 def _heads(rows: Rows) -> Rows:
@@ -51,7 +55,7 @@ def _heads(rows: Rows) -> Rows:
 
 @rule("offsets-contiguous", "5", "A partition's batch begins where the one before it ended.")
 def offsets_contiguous(commits: Commits) -> Faults:
-    rows = commits.rows.where(commits.rows.accepted)
+    rows = commits.placed
     order, starts = groups(rows.place)
     base, end = rows["base_offset"][order], rows.end_offset[order]
     expected = np.zeros(len(order), np.int64)
@@ -65,7 +69,7 @@ def offsets_contiguous(commits: Commits) -> Faults:
 
 @rule("batches-placed", "5", "A batch is accepted only for a partition that exists.")
 def batches_placed(commits: Commits) -> Faults:
-    rows, ledger = commits.rows.where(commits.rows.accepted), commits.ledger
+    rows, ledger = commits.placed, commits.ledger
     order, starts = groups(rows.place)
     for start, end in slices(starts, len(order)):
         mine = order[start:end]
@@ -82,7 +86,7 @@ def batches_placed(commits: Commits) -> Faults:
 
 @rule("released-empty", "5", "A released partition never had a batch.")
 def released_empty(commits: Commits) -> Faults:
-    rows = commits.rows.where(commits.rows.accepted)
+    rows = commits.placed
     for code, place in enumerate(rows.places):
         incarnations = commits.ledger.places.get(place, ())
         for incarnation in (incarnation for incarnation in incarnations if incarnation.released):
@@ -108,7 +112,7 @@ def log_start_within(commits: Commits) -> Faults:
     ]
     if not moved:
         return
-    rows = commits.rows.where(commits.rows.accepted)
+    rows = commits.placed
     order, starts = groups(rows.place)
     group_of = {
         rows.places[rows.place[order[start]]]: order[start:end]

@@ -124,6 +124,7 @@ class Replacement(NamedTuple):
     bound: int  # -1: merged
     flags: int
     runs: tuple[tuple[int, ...], ...]  # new ones, each with the values of `NEW_RUN_COLUMNS`
+    ended: tuple[tuple[int, int], ...] = ()  # aborted entries: producer id, first offset
 
     @property
     def records(self) -> int:
@@ -352,17 +353,21 @@ def replacements_of(
 ) -> list[tuple[TopicPartition, Replacement]]:
     """Return the offset ranges whose runs of batches a record replaces, each with its partition."""
     runs = list(zip(*(getattr(record, name) for name in NEW_RUN_COLUMNS), strict=True))
-    found, at = [], 0
-    for topic, index, count, first, end, old_runs, digest, bound, flags in zip(
+    ended = list(zip(record.ended_producer_ids, record.ended_first_offsets, strict=True))
+    found, at, ended_at = [], 0, 0
+    for topic, index, count, first, end, old_runs, digest, bound, flags, ended_count in zip(
         record.topic_indexes, record.partitions, record.run_counts, record.first_offsets,
         record.end_offsets, record.old_run_counts, record.old_run_digests, record.bounds,
-        record.flags, strict=True,
+        record.flags, record.ended_counts or (0,) * len(record.flags), strict=True,
     ):  # fmt: skip
         place = encode_uuid(record.topic_ids[topic]), index
         new = tuple(runs[at : at + count])
-        row = Replacement(offset, record.object_id, first, end, old_runs, digest, bound, flags, new)
+        gone = tuple(ended[ended_at : ended_at + ended_count])
+        row = Replacement(
+            offset, record.object_id, first, end, old_runs, digest, bound, flags, new, gone
+        )
         found.append((place, row))
-        at += count
+        at, ended_at = at + count, ended_at + ended_count
     return found
 
 

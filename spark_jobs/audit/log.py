@@ -35,12 +35,14 @@ from records.frame import (
     read_frame,
 )
 from spark_jobs.audit.ledger import APPLIED
-from spark_jobs.audit.rows import EndState, end_state_of, rows_of
+from spark_jobs.audit.rows import EndState, end_state_of, marker_rows_of, rows_of
 from spark_jobs.audit.rules import Fault, Faults, Findings, rule
+from spark_jobs.audit.transactions import FirstBatch, Marker, first_batches_of, markers_of
 from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Span
 from spark_jobs.tables.commits import CommitColumns
+from spark_jobs.tables.markers import MARKERS_KEY, MarkerColumns
 from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
 
 CONTROL: Final = "control"
@@ -95,6 +97,9 @@ class SpanSummary:
     events: list[Event] = field(default_factory=list)
     commits: int = 0
     ends: EndState = field(default_factory=EndState)
+    first_batches: list[FirstBatch] = field(default_factory=list)  # of transactions
+    markers: list[Marker] = field(default_factory=list)
+    newest_ms: int = -1  # time of the newest commit or marker, ms since 1970
     findings: Findings = field(default_factory=Findings)
     unreadable: str | None = None  # why reading ended early
     is_gone: bool = False  # a file is missing: perhaps deleted while the audit ran
@@ -189,7 +194,7 @@ def summarise_span(log: str, span: Span, *, keeps_events: bool = True) -> SpanSu
     """
     found = SpanSummary(span.start_offset, span.end_offset, span.is_checkpoint)
     ranges: list[BatchRange] = []
-    columns = CommitColumns()
+    columns, markers = CommitColumns(), MarkerColumns()
     try:
         for position, value in _values(span, found, ranges):
             key, version, _ = read_frame(value)
@@ -201,9 +206,15 @@ def summarise_span(log: str, span: Span, *, keeps_events: bool = True) -> SpanSu
                 found.commits += 1
                 if keeps_events:
                     columns.add(position, value)
+            elif key == MARKERS_KEY:
+                markers.add(position, value)
             elif keeps_events and known in APPLIED:
                 found.events.append(Event(position.offset, bytes(value)))
-        found.ends = end_state_of(rows_of(columns.take()))
+        rows, ends = rows_of(columns.take()), marker_rows_of(markers.take())
+        found.ends = end_state_of(rows, ends)
+        found.first_batches, found.markers = first_batches_of(rows, ends), markers_of(ends)
+        times = (one["committed_at_ms"].max(initial=-1) for one in (rows, ends))
+        found.newest_ms = int(max(times))
     except (RecordError, LostRangeError) as error:
         found.unreadable = str(error)
         found.is_gone = isinstance(error, LostRangeError)

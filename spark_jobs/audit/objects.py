@@ -25,6 +25,7 @@ from spark_jobs.audit.commits import COMMIT, Commits
 from spark_jobs.audit.ledger import NEVER, Ledger
 from spark_jobs.audit.rows import (
     COLUMNS,
+    NO_OBJECT,
     Numbers,
     Rows,
     TopicPartition,
@@ -36,19 +37,27 @@ from spark_jobs.audit.rules import Fault, Faults, rule
 
 RUN_COLUMNS: Final = (
     "base_offset", "record_count", "object_id", "byte_offset", "byte_size", "max_timestamp",
-    "timestamp_type", "kept_records", "append_time", "object_format",
+    "timestamp_type", "kept_records", "append_time", "object_format", "marker",
 )  # fmt: skip
+
+OF_MARKER: Final = ("producer_id", "producer_epoch", "outcome", "coordinator_epoch")
+"""Columns that are facts of a marker: the column `marker` has a checksum of them, or 0."""
 
 
 def runs_of(rows: Rows) -> Rows:
-    """Merge accepted batches that are adjacent in one object into one row for each run."""
+    """Merge accepted batches that are adjacent in one object into one row for each run.
+
+    Batches of two transactions are two runs.
+    """
     kept = rows.where(rows.accepted)
     kept.columns["kept_records"] = kept["record_count"]  # of a rewritten run fewer than offsets
     kept.columns["append_time"] = kept["committed_at_ms"]
     kept.columns["object_format"] = np.ones(len(kept), np.int64)
+    kept.columns["marker"] = np.zeros(len(kept), np.int64)
     if not len(kept):
         return kept
-    place, kind = kept.place, kept["timestamp_type"]
+    place, kind, number = kept.place, kept["timestamp_type"], kept["transaction_number"]
+    producer = np.where(number >= 0, kept["producer_id"], -1)
     end = kept["byte_offset"] + kept["byte_size"]
     new = np.ones(len(kept), np.bool_)
     new[1:] = (
@@ -56,6 +65,8 @@ def runs_of(rows: Rows) -> Rows:
         | (kept["object_id"][1:] != kept["object_id"][:-1])
         | (kept["byte_offset"][1:] != end[:-1])
         | (kind[1:] != kind[:-1])
+        | (number[1:] != number[:-1])
+        | (producer[1:] != producer[:-1])
     )
     first = np.flatnonzero(new)
     runs = kept.where(first)
@@ -63,6 +74,21 @@ def runs_of(rows: Rows) -> Rows:
         runs.columns[name] = np.add.reduceat(kept[name], first)
     runs.columns["max_timestamp"] = np.maximum.reduceat(kept["max_timestamp"], first)
     return runs
+
+
+def marker_runs_of(markers: Rows) -> Rows:
+    """Return the markers with an offset as runs without an object."""
+    runs = markers.where(markers["base_offset"] >= 0)
+    runs.columns["kept_records"] = runs["record_count"]
+    runs.columns["append_time"] = runs["committed_at_ms"]
+    runs.columns["object_format"] = np.zeros(len(runs), np.int64)
+    runs.columns["marker"] = marker_checksums(runs[name] for name in OF_MARKER)
+    return runs
+
+
+def marker_checksums(facts: Iterable[Numbers]) -> Numbers:
+    """Return a checksum of each marker's facts, in the order of OF_MARKER."""
+    return row_checksums(facts).view(np.int64)
 
 
 def death_offsets(runs: Rows, ledger: Ledger) -> Numbers:
@@ -113,6 +139,7 @@ def rewritten_runs(ledger: Ledger) -> Rows:
     columns = {name: np.zeros(len(cells), np.int64) for name in COLUMNS}
     columns |= dict(zip(names, given, strict=True))
     columns["object_format"] = np.full(len(cells), 2, np.int64)
+    columns["marker"] = np.zeros(len(cells), np.int64)
     return Rows(places, place_codes, columns)
 
 
@@ -315,11 +342,27 @@ def live_state_of(runs: Rows) -> LiveState:
     used = np.zeros(len(ids), np.int64)
     np.add.at(used, inverse, runs["byte_size"])
     live.used = dict(zip(ids.tolist(), used.tolist(), strict=True))
+    live.used.pop(NO_OBJECT, None)
     return live
 
 
 __all__ = [
-    "COMMIT", "Digest", "LiveState", "OldRuns", "OldRunsOf", "death_offsets", "live_at",
-    "live_state_of", "marked_committed", "marked_unused", "old_runs", "removed_unused",
-    "replaced_live", "rewritten_runs", "runs_of", "used_after",
+    "COMMIT",
+    "Digest",
+    "LiveState",
+    "OldRuns",
+    "OldRunsOf",
+    "death_offsets",
+    "live_at",
+    "live_state_of",
+    "marked_committed",
+    "marked_unused",
+    "marker_checksums",
+    "marker_runs_of",
+    "old_runs",
+    "removed_unused",
+    "replaced_live",
+    "rewritten_runs",
+    "runs_of",
+    "used_after",
 ]  # fmt: skip

@@ -34,6 +34,7 @@ from spark_jobs.audit.checkpoints import (
     Object,
     end_state_of_checkpoint,
     replay_facts,
+    transactions_of_checkpoint,
 )
 from spark_jobs.audit.events import check_events
 from spark_jobs.audit.ledger import Ledger
@@ -60,6 +61,7 @@ from spark_jobs.audit.tasks import (
     sum_batches,
     summarise_part,
 )
+from spark_jobs.audit.transactions import MAX_TIMEOUT_MS, TransactionState, TransactionTracker
 from spark_jobs.readers.engines import Engine
 from spark_jobs.readers.log_files import FileSpan, LogFiles
 from spark_jobs.readers.logs import DISKLESS_METADATA, Log, Logs, LogsError, Span
@@ -86,6 +88,7 @@ class AuditRequest:
     replicas: tuple[tuple[str, Logs], ...] = ()  # other ones of the same logs, with names
     name: str = "the first"  # of the replica that is audited
     split_bytes: int = SPLIT_BYTES
+    max_timeout_ms: int = MAX_TIMEOUT_MS  # transaction.max.timeout.ms of the cluster
 
 
 @dataclass(slots=True)
@@ -239,10 +242,29 @@ class LogAudit:
         for part in parts:
             check_events(self._name, ledger, part.events, self._findings)
         before, ends_at = self._states_before(parts, ledger, base)
+        transactions = self._follow_transactions(parts, ledger, base)
         verdicts = self._judge(ledger, spans, before)
         self._check_objects(ledger, base, verdicts)
-        self._replay(ledger, facts, ends_at, verdicts)
+        self._replay(ledger, facts, ends_at, verdicts, transactions)
         return ends_at.get(self._end, EndState())
+
+    def _follow_transactions(
+        self, parts: Sequence[SpanSummary], ledger: Ledger, base: CoordinatorFacts | None
+    ) -> dict[int, TransactionState]:
+        """Check the log's transactions; return those of each checkpoint to compare, by offset."""
+        tracker = TransactionTracker(
+            self._name,
+            ledger,
+            TransactionState() if base is None else transactions_of_checkpoint(base),
+            (batch for part in parts for batch in part.first_batches),
+            (marker for part in parts for marker in part.markers),
+            self._findings,
+        )
+        ends = sorted({one.span.end_offset for one in self._checkpoints_to_compare()})
+        found = {offset: tracker.advance_to(offset) for offset in ends}
+        newest_ms = max((part.newest_ms for part in parts), default=-1)
+        tracker.check_age(self._end, newest_ms, self._request.max_timeout_ms)
+        return found
 
     def _read_checkpoints(self) -> dict[Span, CoordinatorFacts]:
         """Return the state in each readable checkpoint, and report the faults of all of them."""
@@ -357,6 +379,7 @@ class LogAudit:
         facts: dict[Span, CoordinatorFacts],
         ends_at: dict[int, EndState],
         verdicts: Sequence[SpanVerdict],
+        transactions: dict[int, TransactionState],
     ) -> None:
         """Replay the log, and report each checkpoint that differs from the replayed state."""
         base = facts.get(self._spans[0]) if self._spans else None
@@ -385,7 +408,9 @@ class LogAudit:
                     )
             places = {i: [place for place, _ in starts] for i, starts in found.kept.starts.items()}
             kept = following.advance_to(offset, places)
-            log = replay_facts(offset, ledger, ends_at[offset], live, committed, kept, named)
+            log = replay_facts(
+                offset, ledger, ends_at[offset], live, committed, kept, named, transactions[offset]
+            )
             self._findings.check(checkpoint.name, REPLAY_RULES, found, log)
             self._about.checkpoints.append(checkpoint.name)
 

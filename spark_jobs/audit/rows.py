@@ -38,7 +38,14 @@ COLUMNS: Final = (
     "log_offset", "object_id", "size_bytes", "broker_id", "broker_epoch", "lease_id",
     "committed_at_ms", "byte_offset", "byte_size", "base_offset", "record_count", "max_timestamp",
     "timestamp_type", "producer_id", "producer_epoch", "base_sequence", "error_code", "duplicate",
+    "transaction_number",
 )  # fmt: skip
+
+OF_MARKERS: Final = ("outcome", "coordinator_epoch", "first_offset", "last_stable_offset")
+"""Columns that only the rows of markers have, besides all of COLUMNS."""
+
+NO_OBJECT: Final = -1
+"""Stands for the object of a marker, which lies in none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +87,49 @@ class Rows:
         return f"{topic_id}-{index}"
 
 
-def rows_of(batch: pa.RecordBatch) -> Rows:
-    """Convert a batch of the `object_commit` table to rows."""
+def _places(batch: pa.RecordBatch) -> tuple[Sequence[TopicPartition], Numbers]:
+    """Return the partitions that a batch's rows name, and of each row which of them."""
     topics = batch.column("topic_id").dictionary_encode()
     names = topics.dictionary.to_pylist()
     codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     indexes = batch.column("partition").to_numpy().astype(np.int64)
     pairs, place = np.unique((codes << 32) + indexes + _LIFT, return_inverse=True)
     places = [(names[pair >> 32], (pair & (2**32 - 1)) - _LIFT) for pair in pairs.tolist()]
-    columns = {name: batch.column(name).to_numpy().astype(np.int64) for name in COLUMNS}
-    return Rows(places, place.astype(np.int64), columns)
+    return places, place.astype(np.int64)
+
+
+def rows_of(batch: pa.RecordBatch) -> Rows:
+    """Convert a batch of the `object_commit` table to rows."""
+    places, place = _places(batch)
+    return Rows(places, place, {name: _numbers(batch, name) for name in COLUMNS})
+
+
+def marker_rows_of(batch: pa.RecordBatch) -> Rows:
+    """Convert a batch of the view `markers` to rows without an object and bytes."""
+    places, place = _places(batch)
+    given = ("log_offset", "base_offset", "producer_id", "producer_epoch", "transaction_number")
+    columns = {name: np.zeros(len(place), np.int64) for name in COLUMNS}
+    columns |= {name: _numbers(batch, name) for name in (*given, *OF_MARKERS)}
+    columns["committed_at_ms"] = columns["max_timestamp"] = _numbers(batch, "written_at_ms")
+    columns["object_id"] += NO_OBJECT
+    columns["record_count"] += 1
+    return Rows(places, place, columns)
+
+
+def joined(*parts: Rows) -> Rows:
+    """Return the rows of all parts, with the columns of the first, in the order of the log."""
+    places = list(dict.fromkeys(place for part in parts for place in part.places))
+    code = {place: i for i, place in enumerate(places)}
+    codes = [np.array([code[one] for one in part.places], np.int64)[part.place] for part in parts]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0].columns}
+    order = np.argsort(columns["log_offset"], kind="stable")
+    return Rows(places, np.concatenate(codes), columns).where(order)
+
+
+def _numbers(batch: pa.RecordBatch, name: str) -> Numbers:
+    column = batch.column(name)
+    values: Numbers = (column.fill_null(-1) if column.null_count else column).to_numpy()
+    return values.astype(np.int64)
 
 
 def groups(*keys: Numbers) -> tuple[Numbers, Numbers]:
@@ -147,6 +187,8 @@ class Producer(NamedTuple):
     epoch: int
     batches: tuple[KeptBatch, ...]  # at most five, oldest first
     appended_at_ms: int
+    transactions: tuple[int, int, int, int] = (-1, -1, -1, -1)
+    """Open number, its first offset, highest ended number, coordinator epoch; -1: none."""
 
     def since(self, expired: Sequence[int], offset: int) -> Producer | None:
         """Return a producer's state without the batches that precede its last expiry.
@@ -203,18 +245,27 @@ class EndState:
         )
 
 
-def end_state_of(rows: Rows) -> EndState:
+def placed_rows(rows: Rows, markers: Rows) -> Rows:
+    """Return everything that took offsets of partitions: accepted batches, and markers."""
+    kept = rows.where(rows.accepted)
+    if not len(markers):
+        return kept
+    return joined(kept, markers.where(markers["base_offset"] >= 0))
+
+
+def end_state_of(rows: Rows, markers: Rows) -> EndState:
     """Compute the changes of a coordinator's state that the commits in a span of its log make.
 
-    Partitions of refused batches are left out.
+    Partitions of refused batches are left out, and what markers change of producers.
     """
     ends = EndState()
-    kept = rows.where(rows.accepted)
-    end_offset = kept.end_offset
-    order, starts = groups(kept.place)
+    placed = placed_rows(rows, markers)
+    end_offset = placed.end_offset
+    order, starts = groups(placed.place)
     for _, end in slices(starts, len(order)):
         row = order[end - 1]
-        ends.partitions[kept.places[kept.place[row]]] = int(end_offset[row])
+        ends.partitions[placed.places[placed.place[row]]] = int(end_offset[row])
+    kept = rows.where(rows.accepted)
     order, starts = groups(rows["lease_id"])
     for _, end in slices(starts, len(order)):
         row = order[end - 1]

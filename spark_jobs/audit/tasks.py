@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from diskless.stores.interface import StorageError
-from records.diskless import ObjectCommitRecord
+from records.diskless import ObjectCommitRecord, TransactionMarkersRecord
 from records.errors import RecordError
 from records.frame import read_frame
 from spark_jobs.audit import commits as audit_commits
@@ -36,18 +36,29 @@ from spark_jobs.audit.objects import (
     OldRunsOf,
     death_offsets,
     live_at,
+    marker_runs_of,
     old_runs,
     rewritten_runs,
     runs_of,
     used_after,
 )
 from spark_jobs.audit.replicas import BlockSums, sum_span
-from spark_jobs.audit.rows import EndState, Numbers, Rows, rows_of
+from spark_jobs.audit.rows import (
+    NO_OBJECT,
+    EndState,
+    Numbers,
+    Rows,
+    joined,
+    marker_rows_of,
+    placed_rows,
+    rows_of,
+)
 from spark_jobs.audit.rules import RULES, Fault, Findings, rules_of
 from spark_jobs.audit.store import Bucket, check_store, claims_of, inspect_objects, missing_objects
 from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.logs import Span
 from spark_jobs.tables.commits import CommitColumns
+from spark_jobs.tables.markers import MARKERS_KEY, MarkerColumns
 from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
 
 COMMIT_RULES: Final = (
@@ -129,11 +140,12 @@ def judge_span(shared: AuditContext, work: tuple[Span, EndState]) -> SpanVerdict
         _, rows = read_checkpoint(span)
         heads = np.zeros((len(HEADS) + 1, 0), np.int64)
     else:
-        rows = _commits_in(span)
-        commits = Commits(rows, before, ledger, span.start_offset, span.end_offset)
+        rows, markers = _appended_in(span)
+        placed = placed_rows(rows, markers)
+        commits = Commits(rows, placed, before, ledger, span.start_offset, span.end_offset)
         findings.check(shared.log, COMMIT_RULES, commits)
         heads = commit_heads(rows)
-    runs = rows if span.is_checkpoint else runs_of(rows)
+    runs = rows if span.is_checkpoint else joined(runs_of(rows), marker_runs_of(markers))
     offsets = [offset for offset in shared.offsets if offset >= span.end_offset]
     return _judge_runs(shared, rows, runs, offsets, SpanVerdict(findings, {}, heads, [], 0, {}))
 
@@ -162,6 +174,7 @@ def _judge_runs(
     verdict.old = old_runs(runs, deaths, ledger)
     if shared.bucket is not None:
         used = np.unique(runs["object_id"][deaths >= shared.end_offset])
+        used = used[used != NO_OBJECT]
         alive = used[~np.isin(used, [*ledger.marked, *ledger.removed])]
         try:
             inspections = inspect_objects(
@@ -176,10 +189,13 @@ def _judge_runs(
     return verdict
 
 
-def _commits_in(span: Span) -> Rows:
-    columns = CommitColumns()
+def _appended_in(span: Span) -> tuple[Rows, Rows]:
+    """Return the batches of a span's commits, and its markers."""
+    columns, markers = CommitColumns(), MarkerColumns()
     for place, value in span.values():
         key, version, _ = read_frame(value)
         if key == OBJECT_COMMIT_KEY and version in ObjectCommitRecord.schema().versions:
             columns.add(place, value)
-    return rows_of(columns.take())
+        elif key == MARKERS_KEY and version in TransactionMarkersRecord.schema().versions:
+            markers.add(place, value)
+    return rows_of(columns.take()), marker_rows_of(markers.take())

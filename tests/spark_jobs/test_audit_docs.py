@@ -9,7 +9,13 @@ import pytest
 
 from spark_jobs.audit import job as audit
 from spark_jobs.audit.rules import RULES
-from tests.spark_jobs import audit_plants, test_audit_cluster, test_audit_rules, test_audit_store
+from tests.spark_jobs import (
+    audit_plants,
+    test_audit_cluster,
+    test_audit_rules,
+    test_audit_store,
+    test_transactions,
+)
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "audit.md"
 BEGIN: Final = "<!-- rules: pytest tests/spark_jobs/test_audit_docs.py --rewrite -->\n"
@@ -44,7 +50,9 @@ def test_the_audit_page_lists_every_rule(request: pytest.FixtureRequest) -> None
 def test_every_audit_rule_has_a_test_that_breaks_the_rule() -> None:
     assert callable(audit.audit), "which imports every module that declares rules"
     planted = {*audit_plants.PLANTS, *audit_plants.REWRITING_PLANTS}
-    planted |= {*test_audit_cluster.PLANTS, *ELSEWHERE}
+    planted |= {*test_audit_cluster.PLANTS, *test_transactions.PLANTS, *ELSEWHERE}
+    for names, *_ in test_transactions.IN_CHECKPOINTS:
+        planted.update(names.split())
     for names in test_audit_rules.IN_CHECKPOINTS:
         planted.update(names.split())
     planted.update(rule for rule, _, _ in test_audit_rules.UNSOUND)

@@ -5,16 +5,28 @@ Source: docs/design/transactions-batches.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from coordinator.batch.memory import InMemoryState
+from records.diskless import (
+    AbortedState,
+    ObjectCommitRecord,
+    ProducersExpiredRecord,
+    ProducersState,
+    RunsReplacedRecord,
+    RunsState,
+    TransactionMarkersRecord,
+)
 from records.frame import encode_record
 from records.uuids import encode_uuid
+from spark_jobs.audit.one_log import AuditRequest
 from spark_jobs.orphans.known_objects import Kind, known_objects_of
 from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.tables.arrow_batches import read_table
@@ -23,12 +35,17 @@ from spark_jobs.tables.log_state import state_at, state_of_piece
 from spark_jobs.tables.views import can_hold
 from tests.coordinator.batch.actors import TOPIC
 from tests.examples import seeds
+from tests.spark_jobs.audit_plants import Plant, changed, edit
 from tests.spark_jobs.audit_world import (
     Entry,
+    audit_directory,
+    broken_rules,
     checkpoint_at,
+    describe_findings,
     write_checkpoint,
     write_entries,
 )
+from tests.spark_jobs.test_audit_rules import column, within
 from tests.spark_jobs.test_state import as_rows, expected
 from tests.spark_jobs.transactions_world import (
     a_random_transactional_history,
@@ -108,3 +125,173 @@ def test_the_view_of_markers_has_a_row_for_each_marker(tmp_path: Path) -> None:
     assert can_hold("markers", "__diskless-metadata-3")
     assert can_hold("transaction_state", "__transaction_state-0")
     assert not can_hold("transaction_state", "__cluster_metadata-0")
+
+
+@pytest.mark.parametrize("seed", [-1, *seeds(3)])
+def test_an_audit_of_a_sound_log_with_transactions_finds_no_violation(
+    tmp_path: Path, seed: int
+) -> None:
+    entries = histories(tmp_path, seed)
+    end = write_entries(tmp_path, entries, 7)
+    for offset in (end // 2, end):
+        values = [encode_record(record) for record in checkpoint_at(entries, offset)]
+        write_checkpoint(tmp_path, offset, values)
+    report = audit_directory(tmp_path)
+    assert not broken_rules(report), describe_findings(report)
+    assert not report.unchecked.get("__diskless-metadata-0")
+
+
+# --- planted faults -----------------------------------------------------------------------------
+
+PLANTS: Final[dict[str, list[Plant]]] = {}
+"""Changes of the transactional history that break one rule each."""
+
+
+def breaks(name: str) -> Callable[[Plant], Plant]:
+    def declare(plant: Plant) -> Plant:
+        PLANTS.setdefault(name, []).append(plant)
+        return plant
+
+    return declare
+
+
+def records(life: list[Entry], cls: type) -> list[int]:
+    """Return the indexes of all records of a type."""
+    return [at for at, entry in enumerate(life) if isinstance(entry.value, cls)]
+
+
+def edit_marker(life: list[Entry], number: int, row: int = 0, **fields: int) -> list[Entry]:
+    """Change one row of a record of markers."""
+    at = records(life, TransactionMarkersRecord)[number]
+    found: Any = life[at].value
+    columns = {name: list(getattr(found, name)) for name in fields}
+    for name, value in fields.items():
+        columns[name][row] = value
+    return edit(life, at, **{name: tuple(column) for name, column in columns.items()})
+
+
+def one_more(life: list[Entry], **fields: Any) -> list[Entry]:
+    """Append one more commit of producer 9, whose transaction 5 is open."""
+    at = records(life, ObjectCommitRecord)[-1]
+    record: Any = life[at].value
+    given = {"object_id": record.object_id + 1, "base_offsets": (23,), "base_sequences": (2,)}
+    return [*life, Entry(changed(record, **given | fields))]
+
+
+@breaks("transaction-numbers-once")
+def a_number_that_has_ended_gets_a_batch(life: list[Entry]) -> list[Entry]:
+    return edit(life, records(life, ObjectCommitRecord)[-3], transaction_numbers=(2,))
+
+
+@breaks("transaction-numbers-once")
+def another_number_gets_a_batch_while_one_is_open(life: list[Entry]) -> list[Entry]:
+    return one_more(life, transaction_numbers=(6,))
+
+
+@breaks("transaction-numbers-once")
+def a_batch_stands_outside_of_the_open_transaction(life: list[Entry]) -> list[Entry]:
+    return one_more(life, transaction_numbers=(-1,))
+
+
+@breaks("transaction-epochs-rise")
+def a_fenced_producer_begins_a_transaction(life: list[Entry]) -> list[Entry]:
+    at = records(life, ObjectCommitRecord)[3]
+    return edit(life, at, producer_epochs=(0,), base_sequences=(3,))
+
+
+@breaks("markers-end-open")
+def a_marker_names_another_beginning(life: list[Entry]) -> list[Entry]:
+    return edit_marker(life, 0, first_offsets=4)
+
+
+@breaks("markers-end-open")
+def a_marker_claims_batches_and_no_transaction_is_open(life: list[Entry]) -> list[Entry]:
+    return edit_marker(life, 3, first_offsets=12)
+
+
+@breaks("markers-once")
+def a_number_ends_again(life: list[Entry]) -> list[Entry]:
+    again: Any = life[records(life, TransactionMarkersRecord)[-1]].value
+    given = {"offsets": (23,), "first_offsets": (-1,), "transaction_numbers": (4,)}
+    return [*life, Entry(changed(again, **given))]
+
+
+@breaks("stable-offsets-rise")
+def a_last_stable_offset_goes_back(life: list[Entry]) -> list[Entry]:
+    return edit_marker(life, 4, last_stable_offsets=13)
+
+
+@breaks("stable-offsets-below-open")
+def a_last_stable_offset_is_past_an_open_transaction(life: list[Entry]) -> list[Entry]:
+    return edit_marker(life, 0, last_stable_offsets=9)
+
+
+@breaks("stable-offsets-below-open")
+def a_last_stable_offset_is_below_the_high_watermark(life: list[Entry]) -> list[Entry]:
+    return edit_marker(life, 4, last_stable_offsets=17)
+
+
+@breaks("open-remembered")
+def a_producer_expires_in_its_transaction(life: list[Entry]) -> list[Entry]:
+    return [*life, Entry(ProducersExpiredRecord(log_ids=(0,), producer_ids=(7,)))]
+
+
+@breaks("aborted-ended-behind")
+def an_aborted_transaction_ends_before_its_marker_is_compacted(life: list[Entry]) -> list[Entry]:
+    ended = {"ended_counts": (1,), "ended_producer_ids": (7,), "ended_first_offsets": (10,)}
+    return edit(life, records(life, RunsReplacedRecord)[0], **ended)
+
+
+@breaks("transactions-timely")
+def a_transaction_is_open_for_21_minutes(life: list[Entry]) -> list[Entry]:
+    at = records(life, ObjectCommitRecord)[-2]
+    record: Any = life[at].value
+    return edit(life, at, committed_at_ms=record.committed_at_ms + 21 * 60_000)
+
+
+@breaks("offsets-contiguous")
+def a_record_of_markers_is_lost(life: list[Entry]) -> list[Entry]:
+    del life[records(life, TransactionMarkersRecord)[-1]]
+    return life
+
+
+@pytest.mark.parametrize("per_segment", [None, 1], ids=["in one", "one by one"])
+@pytest.mark.parametrize(
+    ("name", "plant"), [(name, plant) for name, plants in PLANTS.items() for plant in plants]
+)
+def test_each_fault_in_transactions_breaks_only_its_own_audit_rule(
+    name: str, plant: Plant, per_segment: int | None, tmp_path: Path
+) -> None:
+    write_entries(tmp_path, plant(list(the_transactional_history())), per_segment)
+    report = audit_directory(tmp_path)
+    assert set(broken_rules(report)) == {name}, describe_findings(report)
+
+
+def test_the_audit_takes_the_maximum_transaction_timeout_of_the_cluster(tmp_path: Path) -> None:
+    write_entries(tmp_path, a_transaction_is_open_for_21_minutes(list(the_transactional_history())))
+    asked = AuditRequest(max_timeout_ms=20 * 60_000)
+    assert not broken_rules(audit_directory(tmp_path, audit_request=asked))
+
+
+IN_CHECKPOINTS: Final[list[tuple[str, type, str, int]]] = [
+    ("checkpoint-aborted-replay", AbortedState, "last_stable_offsets", 1),
+    ("checkpoint-aborted-marked checkpoint-aborted-replay", AbortedState, "last_offsets", 1),
+    ("checkpoint-producers-replay", ProducersState, "open_numbers", 1),
+    ("checkpoint-producers-replay", ProducersState, "ended_numbers", 1),
+    ("checkpoint-runs-replay", RunsState, "marker_epochs", 1),
+]
+
+
+@pytest.mark.parametrize(("names", "cls", "column_name", "change"), IN_CHECKPOINTS)
+def test_each_fault_in_a_checkpoints_transactions_breaks_only_its_audit_rules(
+    names: str, cls: type, column_name: str, change: int, tmp_path: Path
+) -> None:
+    life = list(the_transactional_history())
+    end = write_entries(tmp_path, life)
+    kept = checkpoint_at(life, end)
+    index = within(kept, cls)
+    values = column(getattr(kept[index], column_name), -1, change)
+    kept[index] = changed(kept[index], **{column_name: values})
+    write_checkpoint(tmp_path, end, [encode_record(record) for record in kept])
+    report = audit_directory(tmp_path)
+    assert set(broken_rules(report)) == set(names.split()), describe_findings(report)

@@ -113,6 +113,16 @@ Chosen = Annotated[
         "default: auto.",
     ),
 ]
+MaxTimeoutMs = Annotated[
+    int,
+    typer.Option(
+        "--transaction-max-timeout-ms",
+        min=1,
+        metavar="MS",
+        help="The brokers' transaction.max.timeout.ms, in ms: an older open transaction is a "
+        "violation, after five minutes more; default: 900000.",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -132,6 +142,7 @@ def audit(
     prefix: Prefix = "",
     depth: Depth = Bytes.SAMPLE,
     engine: Chosen = EngineOrAuto.AUTO,
+    transaction_max_timeout_ms: MaxTimeoutMs = 900_000,
     out: Out = None,
     master: Master = None,
     memory: Memory = MEMORY,
@@ -167,6 +178,7 @@ def audit(
             StoreDepth(depth.value),
             tuple(_replicas(logs, first, more)),
             str(first),
+            max_timeout_ms=transaction_max_timeout_ms,
         )
         chosen = _choose_engine(engine, logs, master)
         with (

@@ -12,15 +12,24 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
+from coordinator.transactions.state import State
 from records.schema import Field, Message
 from records.uuids import encode_uuid
 
 UNKNOWN_TAGGED = "unknownTaggedFields"
+
+_OUTCOMES: Final = {0: "ABORT", 1: "COMMIT"}
+NAMES: Final[Mapping[tuple[str, str], Mapping[int, str]]] = {
+    ("TransactionStateRecord", "state"): {state: state.label for state in State},
+    ("TransactionMarkersRecord", "outcomes"): _OUTCOMES,
+    ("RunsState", "markerOutcomes"): _OUTCOMES,
+}
+"""Kafka's names of numbers, by record and field: people get them beside the numbers."""
 
 
 def json_name(wire_name: str) -> str:
@@ -98,8 +107,27 @@ def to_text(value: Any, version: int) -> str:
 
 
 def message_text(message: Message, version: int) -> str:
-    """Return all fields of a record as text: `name="orders" topicId=AAAA...`."""
-    return _pairs(fields_of(message, version), version)
+    """Return all fields of a record as text: `name="orders" topicId=AAAA... state=1:Ongoing`."""
+    record = type(message).__name__
+    return " ".join(
+        [
+            f"{name}={_named_text(value, version, NAMES.get((record, name)))}"
+            for name, value in fields_of(message, version)
+        ]
+    )
+
+
+def _named_text(value: Any, version: int, names: Mapping[int, str] | None) -> str:
+    """Return a field's value as text, with the name of each number that has one.
+
+    >>> _named_text((1, 9), 0, {1: "COMMIT"})
+    '[1:COMMIT, 9]'
+    """
+    if names is None:
+        return to_text(value, version)
+    if isinstance(value, int):
+        return f"{value}:{names[value]}" if value in names else str(value)
+    return "[" + ", ".join([_named_text(one, version, names) for one in value]) + "]"
 
 
 def quoted(text: str) -> str:

@@ -19,6 +19,9 @@ from raft.segments.properties import (
 from raft.segments.recovery_point import LogState, RecoveryPointFile
 from records.batch_writer import build_value_batch
 from records.compression import Compression
+from records.diskless import TransactionMarkersRecord
+from records.frame import encode_record
+from records.transactions import TransactionStateRecord
 from tests.esker.commands.files import (
     SEGMENT,
     TIME,
@@ -168,3 +171,25 @@ def test_dump_log_prints_bytes_as_base64_and_uuids_as_kafka_does(esker, tmp_path
     records = [line for line in esker("dump-log", "--json", SEGMENT).lines if "offset" in line]
     strange = next(record for record in records if record["offset"] == 105)
     assert base64.b64decode(strange["value"]) == b"\xff\x00value"
+
+
+def test_dump_log_names_states_of_transactions_and_outcomes_of_markers_for_people(esker, tmp_path):
+    state = TransactionStateRecord(
+        transactional_id="t", producer_id=7, producer_epoch=0, last_producer_epoch=-1,
+        timeout_ms=60_000, state=2, transaction_number=3, epoch_began_at_ms=1, started_at_ms=2,
+        updated_at_ms=3,
+    )  # fmt: skip
+    markers = TransactionMarkersRecord(
+        written_at_ms=3, topic_ids=(TOPIC,), topic_indexes=(0, 0, 0), partitions=(0, 1, 2),
+        offsets=(5, 5, 5), producer_ids=(7, 8, 9), producer_epochs=(0, 0, 0),
+        transaction_numbers=(3, 1, 1), outcomes=(1, 0, 9), coordinator_epochs=(1, 1, 1),
+        first_offsets=(4, 4, 4), last_stable_offsets=(6, 6, 6),
+    )  # fmt: skip
+    values = [encode_record(record) for record in (state, markers)]
+    data = build_value_batch(values, base_offset=0, leader_epoch=1, timestamp=TIME)
+    write_segment(tmp_path, bytes(data))
+    table = " ".join(esker("dump-log", SEGMENT).out.split())
+    assert "state=2:PrepareCommit" in table
+    assert "outcomes=[1:COMMIT, 0:ABORT, 9]" in table
+    _, _, first, second, _ = esker("dump-log", "--json", SEGMENT).lines
+    assert (first["data"]["state"], second["data"]["outcomes"]) == (2, [1, 0, 9])

@@ -168,7 +168,8 @@ async def _require_cluster(coordinator: CallTarget, merge: PlannedMerge) -> None
 
     Why: ids of one cluster's lease must not be used in keys of another cluster.
     """
-    key = merge.sources[0].runs[0].object_key
+    runs = (run for source in merge.sources for run in source.runs)
+    key = next(run.object_key for run in runs if not run.is_marker)
     request = DescribeDisklessObjectRequest(coordinator_partition=merge.coordinator, object_key=key)
     answer = await coordinator.call(request)
     if answer.error_code and answer.applied_offset < 0:

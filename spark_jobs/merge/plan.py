@@ -7,6 +7,10 @@ The planner is the brokers' (`diskless.compaction.planner`), with the same rules
 from the coordinators' logs instead of a broker's replica. A row of the file is a source:
 consecutive runs of one partition. A merge is the rows with its number, which stand together.
 
+A marker of a transaction is a run without an object. It goes where the run before it goes, and a
+plan has its control batch. Runs above the last stable offset are left: the coordinator would refuse
+them.
+
 A plan may be old: the coordinator replaces a range only if its live runs are those of the plan.
 
 Source: docs/design/compaction.md#brokers-rewrite-in-a-child-process;
@@ -15,6 +19,7 @@ docs/design/pipeline.md#plans.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
@@ -24,21 +29,24 @@ from uuid import UUID, uuid5
 import numpy as np
 
 from diskless.compaction.planner import (
+    MERGE_DEFAULTS,
     SMALL_RUN_BYTES,
     Merge,
+    MergeSettings,
     PartitionRuns,
     expires_before,
     plan_merges,
 )
 from diskless.compaction.tasks import Source
 from diskless.fetch.runs_reader import Run
+from records.marker_batches import marker_batch
 from records.object_keys import ObjectKeys
 from records.uuids import decode_uuid, encode_uuid
-from records.wal import APPENDED, FINAL
+from records.wal import APPENDED, FINAL, MARKER
 from spark_jobs.plans.sealed_file import Rows, SealedFile, writing
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA, Logs, coordinators_of
 from spark_jobs.tables.log_state import LogState, state_at
-from spark_jobs.tables.runs import Mask, Numbers
+from spark_jobs.tables.runs import NO_OBJECT, Mask, Numbers
 from spark_jobs.tables.topics import TopicSettings, topics_at
 
 PLAN: Final = "esker-merge-plan"
@@ -55,6 +63,8 @@ _COLUMNS: Final = (
     "object_ids", "byte_offsets", "sizes", "last_offsets", "timestamp_types", "append_times",
     "object_formats", "max_timestamps",
 )  # fmt: skip
+_CONTROLS: Final = "controls"
+"""Column of a row that has markers: the control batch of each run as base64, "" of others."""
 
 
 class PlanSettings(NamedTuple):
@@ -63,6 +73,7 @@ class PlanSettings(NamedTuple):
     prefix: str  # of keys; without slashes at its ends
     object_bytes: int  # source bytes of a merged object
     max_bytes: int | None = None  # source bytes of the whole plan
+    merging: MergeSettings = MERGE_DEFAULTS  # as the brokers have them
 
 
 class PlannedMerge(NamedTuple):
@@ -147,6 +158,7 @@ def write_plan(
         "prefix": settings.prefix,
         "now_ms": now_ms,
         "object_bytes": settings.object_bytes,
+        **settings.merging._asdict(),
     }
     with writing(path, PLAN, header) as rows:
         totals = _Totals(settings.max_bytes)
@@ -208,6 +220,7 @@ def _plan_coordinator(
         sparse={keys.key(object_id) for object_id in sparse.tolist()},
         object_bytes=settings.object_bytes,
         now_ms=now_ms,
+        settings=settings.merging,
     )
     for merge in merges:
         number = totals.counts["merges"]
@@ -234,8 +247,13 @@ def _sparse_objects(state: LogState) -> Numbers:
 def _choose_runs(state: LogState, sparse: Numbers) -> tuple[Mask, int]:
     """Return a mask of at most MAX_RUNS runs to consider for merging, and the number left out."""
     objects, kinds = _numbers(state, "object_id"), _numbers(state, "object_format")
-    is_small = (kinds == FINAL) & (_numbers(state, "byte_size") < SMALL_RUN_BYTES)
+    is_marker = kinds == MARKER
+    before = np.maximum.accumulate(np.where(is_marker, 0, np.arange(len(kinds))))
+    objects, kinds = objects[before], kinds[before]  # a marker goes where the run before it goes
+    is_small = (kinds == FINAL) & (_numbers(state, "byte_size")[before] < SMALL_RUN_BYTES)
     chosen = (kinds == APPENDED) | is_small | ((kinds == FINAL) & np.isin(objects, sparse))
+    stable = np.repeat(state.last_stable_offsets(), np.diff(state.run_bounds))
+    chosen &= _numbers(state, "last_offset") < stable
     count = int(chosen.sum())
     if count > MAX_RUNS:
         newest = np.partition(objects[chosen], MAX_RUNS)[MAX_RUNS]
@@ -277,12 +295,26 @@ def _partitions(
 def _runs(state: LogState, begin: int, end: int, chosen: Mask, keys: ObjectKeys) -> Iterator[Run]:
     names = (
         "object_id", "byte_offset", "byte_size", "base_offset", "last_offset", "timestamp_type",
-        "appended_at_ms", "object_format", "max_timestamp",
+        "appended_at_ms", "object_format", "max_timestamp", "marker_producer_id", "marker_epoch",
+        "marker_outcome", "marker_coordinator_epoch",
     )  # fmt: skip
     rows = state.runs.slice(begin, end - begin)
     columns = [rows.column(name).to_numpy()[chosen].tolist() for name in names]
-    for object_id, *numbers in zip(*columns, strict=True):
-        yield Run(keys.key(object_id), *numbers)
+    for object_id, *numbers, producer_id, epoch, outcome, coordinator_epoch in zip(
+        *columns, strict=True
+    ):
+        if object_id != NO_OBJECT:
+            yield Run(keys.key(object_id), *numbers)
+            continue
+        _, _, base_offset, last_offset, kind, appended_at_ms, _, timestamp = numbers
+        control = marker_batch(
+            base_offset=base_offset, timestamp=timestamp, producer_id=producer_id,
+            producer_epoch=epoch, outcome=outcome, coordinator_epoch=coordinator_epoch,
+        )  # fmt: skip
+        yield Run(
+            "", 0, len(control), base_offset, last_offset, kind, appended_at_ms, MARKER, timestamp,
+            control,
+        )  # fmt: skip
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -293,8 +325,9 @@ def _row(number: int, keys: ObjectKeys, topic: str, source: Source) -> dict[str,
     columns = zip(
         *(
             (
-                keys.object_id(run.object_key), run.byte_offset, run.size_bytes, run.last_offset,
-                run.timestamp_type, run.append_time, run.object_format, run.max_timestamp,
+                NO_OBJECT if run.is_marker else keys.object_id(run.object_key),
+                run.byte_offset, run.size_bytes, run.last_offset, run.timestamp_type,
+                run.append_time, run.object_format, run.max_timestamp,
             )
             for run in source.runs
         ),
@@ -308,14 +341,25 @@ def _row(number: int, keys: ObjectKeys, topic: str, source: Source) -> dict[str,
         "partition": source.partition,
         "first_offset": source.runs[0].base_offset,
         **dict(zip(_COLUMNS, map(list, columns), strict=True)),
+        **_controls(source),
     }
+
+
+def _controls(source: Source) -> dict[str, list[str]]:
+    """Return the control batches of a row's markers as a further column, if there are any."""
+    if not any(run.is_marker for run in source.runs):
+        return {}
+    return {_CONTROLS: [base64.b64encode(run.control).decode() for run in source.runs]}
 
 
 def _source(row: Mapping[str, Any], keys: ObjectKeys) -> Source:
     runs, base_offset = [], row["first_offset"]
-    for object_id, byte_offset, size, last_offset, *kinds in zip(
-        *(row[name] for name in _COLUMNS), strict=True
+    controls = row.get(_CONTROLS) or [""] * len(row["object_ids"])
+    for object_id, byte_offset, size, last_offset, *kinds, control in zip(
+        *(row[name] for name in _COLUMNS), controls, strict=True
     ):
-        runs.append(Run(keys.key(object_id), byte_offset, size, base_offset, last_offset, *kinds))
+        key = "" if object_id == NO_OBJECT else keys.key(object_id)
+        place = key, byte_offset, size, base_offset, last_offset, *kinds
+        runs.append(Run(*place)._replace(control=base64.b64decode(control)))
         base_offset = last_offset + 1
     return Source(decode_uuid(row["topic_id"]), row["partition"], tuple(runs))

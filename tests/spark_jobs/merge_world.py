@@ -118,12 +118,15 @@ class MergeWorld:
         (found,) = await find(self.world, (partition, 0), topic=topic)
         return list(found.batches)
 
-    async def read(self, topic: UUID = TOPIC, partition: int = 0) -> list[tuple[int, bytes]]:
-        """Return offset and value of each record."""
+    async def read(
+        self, topic: UUID = TOPIC, partition: int = 0, end: int = 1 << 62
+    ) -> list[tuple[int, bytes]]:
+        """Return offset and value of each record in runs below an offset."""
         store = DirectoryStorage.configured({PATH: str(self.directory)})
         cache = ObjectCache(store)
         try:
-            runs = [run_of(each) for each in await self.runs(topic, partition)]
+            found = await self.runs(topic, partition)
+            runs = [run_of(each) for each in found if each.last_offset < end]
             data = await read_runs(cache, runs, from_offset=0, max_bytes=1 << 30)
         finally:
             await cache.close()

@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.errors import CoordinatorError
+from diskless.compaction.planner import MergeSettings
 from esker.commands.spark import app, merge_text
 from records.diskless import RewriteLeaseGrantedRecord
 from records.frame import read_frame
@@ -39,7 +40,8 @@ from spark_jobs.retention.digest_cache import DigestCache
 from spark_jobs.retention.sweep import make_plan
 from spark_jobs.tables.log_state import state_at
 from spark_jobs.tables.topics import TopicSettings
-from tests.coordinator.batch.actors import OTHER_TOPIC, TOPIC, delete
+from tests.coordinator.batch.actors import OTHER_TOPIC, TOPIC, batch, delete
+from tests.coordinator.batch.contract_transactions import mark, marker, send
 from tests.coordinator.batch.rewriter_actor import objects
 from tests.coordinator.batch.subjects import KEYS
 from tests.spark_jobs.logs import write_values
@@ -532,5 +534,45 @@ def test_the_report_counts_the_bytes_of_replaced_runs_as_dead_and_of_new_runs_as
         used = [row["used_bytes"] > 0 for row in state.objects.to_pylist()]
         free = sum(row["objects"] for row in objects if row["status"] == "free")
         assert (free, free > 0) == (used.count(False), True)
+
+    story(tmp_path, work)
+
+
+def test_a_merge_plan_merges_markers_and_leaves_runs_above_the_last_stable_offset(
+    tmp_path: Path,
+) -> None:
+    """The plan goes through its file. Readers get the control batches that brokers would build."""
+
+    async def work(world: MergeWorld) -> None:
+        world.world.view.raise_level(4)
+        for number in range(1, 11):
+            await fill(world, 2)
+            await mark(world.world, marker(number, number % 2, producer=9))
+        before, count = await world.read(), len(await world.runs())
+        await send(world.broker, batch(0, 1, producer=7), numbers=(1,))  # stays open
+        await fill(world)
+        plan = planned(world, PlanSettings(KEYS.prefix, 1 << 20))
+        sources = [source for merge in plan.merges() for source in merge.sources]
+        (source,) = [one for one in sources if (one.topic_id, one.partition) == (TOPIC, 0)]
+        assert (len(source.runs), sum(run.is_marker for run in source.runs)) == (count, 10)
+        outcome = await applied(world, plan)
+        assert not outcome.failed
+        assert not outcome.left
+        runs = await world.runs()
+        assert [run.object_format for run in runs[:2]] == [2, 1]
+        assert await world.read(end=runs[1].base_offset) == before
+
+    story(tmp_path, work)
+
+
+def test_a_merge_plan_follows_the_merge_settings_that_it_is_given(tmp_path: Path) -> None:
+    async def work(world: MergeWorld) -> None:
+        await fill(world, 4)
+        few = PlanSettings(KEYS.prefix, 1 << 20)
+        assert planned(world, few).merge_count == 0, "three runs of each partition are saved"
+        more = few._replace(merging=MergeSettings(min_saved_runs=4))
+        assert planned(world, more, "more").merge_count == 1
+        old = few._replace(merging=MergeSettings(LATER_MS * 2, min_saved_runs=4))
+        assert planned(world, old, "old").merge_count == 0
 
     story(tmp_path, work)

@@ -99,6 +99,33 @@ MaxMib = Annotated[
         help="Largest total size of the objects that the plan reads, in MiB; default: no limit.",
     ),
 ]
+MinAgeMs = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="MS",
+        help="Age of the youngest runs of batches that are merged, in ms (the brokers' "
+        "esker.compaction.min.age.ms); default: 60000.",
+    ),
+]
+MaxWaitMs = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="MS",
+        help="Age of the oldest run from which small objects are merged into one that is not "
+        "full, in ms (esker.compaction.max.wait.ms); default: 600000.",
+    ),
+]
+MinSavedRuns = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        metavar="COUNT",
+        help="Number of runs that a merge into an object that is not full saves at least "
+        "(esker.compaction.min.saved.runs); default: 16.",
+    ),
+]
 EngineOption = Annotated[
     EngineOrAuto,
     typer.Option(
@@ -128,6 +155,9 @@ def plan(
     prefix: Prefix = "",
     object_mib: ObjectMib = 64,
     max_mib: MaxMib = None,
+    min_age_ms: MinAgeMs = 60_000,
+    max_wait_ms: MaxWaitMs = 600_000,
+    min_saved_runs: MinSavedRuns = 16,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 10_000,
 ) -> None:
@@ -140,11 +170,13 @@ def plan(
         log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
     )
     try:
+        from diskless.compaction.planner import MergeSettings
         from spark_jobs.merge.plan import PlanSettings, write_plan
     except ModuleNotFoundError as error:
         stop_for_missing_package(error)
     max_bytes = None if max_mib is None else max_mib * MIB
-    settings = PlanSettings(prefix.strip("/"), object_mib * MIB, max_bytes)
+    merging = MergeSettings(min_age_ms, max_wait_ms, min_saved_runs)
+    settings = PlanSettings(prefix.strip("/"), object_mib * MIB, max_bytes, merging)
     now_ms = time.time_ns() // 1_000_000
     try:
         with bar("planning", None) as step:

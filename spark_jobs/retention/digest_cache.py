@@ -37,7 +37,7 @@ from crc32c import crc32c
 from spark_jobs.readers.logs import Span
 from spark_jobs.retention.digests import Digest, Piece, Rows, StateSpan, digest_span
 
-MAGIC: Final = b"ESKRUNS3"
+MAGIC: Final = b"ESKRUNS4"
 HISTORY: Final = "history.json"
 _FRONT: Final = struct.Struct("<8sIII")  # magic, size of head and digest, their CRC, the rows' CRC
 _LENGTH: Final = struct.Struct("<I")

@@ -29,6 +29,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from records.batch import Batch
 from records.compression import Buffer
@@ -37,14 +38,16 @@ from spark_jobs.readers.logs import Span
 from spark_jobs.tables.commit_columns import Columns, CommitPile
 from spark_jobs.tables.coordinator_log import REPLACEMENT_KEYS, RUNS_KEYS, CoordinatorLog, fold
 from spark_jobs.tables.log_state import LogState, state_of
+from spark_jobs.tables.markers import MARKERS_KEY, MarkerColumns
 from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
+from spark_jobs.tables.runs import NO_OBJECT
 
 Numbers = npt.NDArray[np.int64]
 AnyNumbers = npt.NDArray[Any]
 
 _FIELDS: Final = (
     "byte_offsets", "byte_sizes", "base_offsets", "record_counts", "max_timestamps",
-    "timestamp_types", "error_codes", "duplicates",
+    "timestamp_types", "producer_ids", "error_codes", "duplicates", "transaction_numbers",
 )  # fmt: skip
 
 
@@ -123,7 +126,7 @@ def digest_span(span: Span) -> Piece:
 
 def digest_records(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
     """Read the records of a log or checkpoint; return runs of batches, and sums by partition."""
-    commits, checkpoint = CommitPile(_FIELDS), CoordinatorLog()
+    commits, checkpoint, markers = CommitPile(_FIELDS), CoordinatorLog(), MarkerColumns()
     records: list[bytes] = []
     replacements: list[int] = []
 
@@ -136,10 +139,12 @@ def digest_records(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
             checkpoint.add(position, value)
 
     handlers = checkpoint.handlers(RUNS_KEYS) | dict.fromkeys(PARTITION_KEYS, on_partitions)
-    handlers |= dict.fromkeys(REPLACEMENT_KEYS, on_replacement)
+    handlers |= dict.fromkeys(REPLACEMENT_KEYS, on_replacement) | {MARKERS_KEY: markers.add}
     fold(values, handlers, commits.add, refuses_unknown=True)
     columns = commits.take()
     found = _runs(columns) if columns.rows_of.any() else _checkpoint_runs(checkpoint)
+    if markers.rows:
+        found = _add_markers(*found, markers.take())
     piece = _build_piece(*found, records)
     return replace(piece, digest=replace(piece.digest, has_replacements=bool(replacements)))
 
@@ -194,6 +199,10 @@ def _runs(columns: Columns) -> tuple[_PartitionRuns, Rows]:
     begins[1:] = group[1:] != group[:-1]
     begins[1:] |= place[1:] != place[:-1] + sizes[:-1]
     begins[1:] |= kinds[1:] != kinds[:-1]
+    numbers, producers = batches["transaction_numbers"], batches["producer_ids"]
+    if len(numbers) and numbers.max() >= 0:  # a run has the batches of one transaction, or of none
+        begins[1:] |= numbers[1:] != numbers[:-1]
+        begins[1:] |= (numbers[1:] >= 0) & (producers[1:] != producers[:-1])
     first = np.flatnonzero(begins)
     last = np.append(first[1:], len(group))[: len(first)] - 1
     group = group[first]
@@ -244,16 +253,81 @@ def _reduce_runs(how: Any, column: AnyNumbers, first: Numbers) -> AnyNumbers:
     return reduced
 
 
+# --- markers --------------------------------------------------------------------------------------
+
+
+def _add_markers(
+    found: _PartitionRuns, rows: Rows, markers: pa.RecordBatch
+) -> tuple[_PartitionRuns, Rows]:
+    """Add the markers that have offsets to the runs of batches of a piece, as runs of no bytes."""
+    markers = markers.filter(pc.greater_equal(markers["base_offset"], 0))
+    number = {topic_id: i for i, topic_id in enumerate(found.topic_ids)}
+    names = markers["topic_id"].to_pylist()
+    topics = np.array([number.setdefault(name, len(number)) for name in names], np.int64)
+    nothing = np.zeros(len(names), np.int64)
+    of_markers = Rows(
+        markers["base_offset"].to_numpy(), markers["written_at_ms"].to_numpy(), nothing,
+        nothing, np.zeros(1, np.int64), np.zeros(1, np.int64),  # an object that does not exist
+    )  # fmt: skip
+    return _group(
+        tuple(number),
+        np.concatenate((np.repeat(found.topics, found.counts), topics)),
+        np.concatenate((np.repeat(found.partitions, found.counts), markers["partition"])),
+        _concatenate(rows, of_markers),
+    )
+
+
+def _concatenate(rows: Rows, others: Rows) -> Rows:
+    """Append runs and their objects to the runs and objects of a piece."""
+    objects = others.objects + len(rows.object_sizes)
+    return Rows(
+        np.concatenate((rows.last_offsets, others.last_offsets)),
+        np.concatenate((rows.timestamps, others.timestamps)),
+        np.concatenate((rows.byte_sizes, others.byte_sizes)),
+        np.concatenate((rows.objects, objects)),
+        np.concatenate((rows.object_sizes, others.object_sizes)),
+        np.concatenate((rows.batch_bytes, others.batch_bytes)),
+    )
+
+
+def _group(
+    topic_ids: Sequence[str], topics: AnyNumbers, partitions: AnyNumbers, rows: Rows
+) -> tuple[_PartitionRuns, Rows]:
+    """Sort runs by partition and offset, and count those of each partition.
+
+    Args:    topics, partitions: of each run.
+    """
+    keys = topics.astype(np.int64) << 32 | partitions.astype(np.int64)
+    known, code = np.unique(keys, return_inverse=True)
+    order = np.lexsort((rows.last_offsets, code))
+    found = _PartitionRuns(
+        topic_ids,
+        (known >> 32).astype(np.int32),
+        (known & 0xFFFF_FFFF).astype(np.int32),
+        np.bincount(code, minlength=len(known)),
+    )
+    sorted_rows = Rows(
+        rows.last_offsets[order],
+        rows.timestamps[order],
+        rows.byte_sizes[order],
+        rows.objects[order],
+        rows.object_sizes,
+        rows.batch_bytes,
+    )
+    return found, sorted_rows
+
+
 # --- runs of a checkpoint -------------------------------------------------------------------------
 
 
 def _checkpoint_runs(checkpoint: CoordinatorLog) -> tuple[_PartitionRuns, Rows]:
     """Return a checkpoint's runs of batches as columns, and their number by partition."""
     ids, sizes, _, committed, _, _ = checkpoint.object_columns()
-    _, (_, last, objects, _, byte_sizes, times, *_) = checkpoint.run_columns()
-    at = np.searchsorted(ids, objects)
-    if len(times):
-        times = np.where(times < 0, committed[at], times)
+    _, (_, last, objects, _, byte_sizes, times, appended, *_) = checkpoint.run_columns()
+    at = np.where(objects == NO_OBJECT, len(ids), np.searchsorted(ids, objects))
+    sizes = np.append(sizes, 0)  # of an object that does not exist, for markers
+    appended = np.where(appended < 0, np.append(committed, 0)[at], appended)
+    times = np.where(times < 0, appended, times)
     counts = Counter[int]()
     for log_id, runs in checkpoint.runs:
         counts[log_id] += runs.shape[1]
@@ -292,8 +366,10 @@ def digest_state(state: LogState) -> Piece:
 
     times = column("max_timestamp")
     times = np.where(times < 0, column("appended_at_ms"), times)
-    objects = np.searchsorted(state.objects.column("object_id").to_numpy(), column("object_id"))
-    sizes = state.objects.column("size_bytes").to_numpy()
+    ids = state.objects.column("object_id").to_numpy()
+    objects = np.searchsorted(ids, column("object_id"))
+    objects = np.where(column("object_id") == NO_OBJECT, len(ids), objects)
+    sizes = np.append(state.objects.column("size_bytes").to_numpy(), 0)
     rows = Rows(
         column("last_offset"), times, column("byte_size"), objects.astype(np.int32), sizes, sizes
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import numpy as np
@@ -29,11 +30,15 @@ from records.uuids import encode_uuid
 from spark_jobs.audit.one_log import AuditRequest
 from spark_jobs.orphans.known_objects import Kind, known_objects_of
 from spark_jobs.readers.log_files import LogFiles
+from spark_jobs.retention.digest_cache import DigestCache
+from spark_jobs.retention.sweep import make_plan
 from spark_jobs.tables.arrow_batches import read_table
 from spark_jobs.tables.coordinator_log import CHANGE_KEYS, CoordinatorLog, fold
 from spark_jobs.tables.log_state import state_at, state_of_piece
+from spark_jobs.tables.topics import TopicSettings
 from spark_jobs.tables.views import can_hold
 from tests.coordinator.batch.actors import TOPIC
+from tests.coordinator.batch.subjects import START_MS
 from tests.examples import seeds
 from tests.spark_jobs.audit_plants import Plant, changed, edit
 from tests.spark_jobs.audit_world import (
@@ -45,6 +50,7 @@ from tests.spark_jobs.audit_world import (
     write_checkpoint,
     write_entries,
 )
+from tests.spark_jobs.plans import Worlds, naive_effect, naive_rows
 from tests.spark_jobs.test_audit_rules import column, within
 from tests.spark_jobs.test_state import as_rows, expected
 from tests.spark_jobs.transactions_world import (
@@ -139,6 +145,27 @@ def test_an_audit_of_a_sound_log_with_transactions_finds_no_violation(
     report = audit_directory(tmp_path)
     assert not broken_rules(report), describe_findings(report)
     assert not report.unchecked.get("__diskless-metadata-0")
+
+
+@pytest.mark.parametrize("seed", [-1, *seeds(4)])
+def test_retention_plans_of_logs_with_transactions_equal_those_of_a_naive_planner(
+    tmp_path: Path, seed: int
+) -> None:
+    entries = histories(tmp_path, seed)
+    end = write_entries(tmp_path / "log", entries)
+    state = state_at(LogFiles(tmp_path / "log"))
+    random = Random(seed)
+    worlds = Worlds(tmp_path, [(tmp_path / "log", end)], random)
+    young, old = START_MS + 1_000, START_MS + 10**9
+    for keep_ms, keep_bytes, now_ms in ((-1, 300, young), (500, -1, old), (10**8, 600, young)):
+        settings = {encode_uuid(TOPIC): TopicSettings("t", keep_ms, keep_bytes, "external")}
+        worlds.set(settings)
+        plan = make_plan(worlds, now_ms=now_ms, digest_cache=DigestCache(tmp_path / "digests"))
+        expected_rows = naive_rows(state, settings, coordinator=0, now_ms=now_ms)
+        assert plan.rows == expected_rows
+        if seed >= 0:  # no run is replaced
+            accepted = worlds.batch_bytes(0)
+            assert plan.effects[0] == naive_effect(state, expected_rows, accepted)
 
 
 # --- planted faults -----------------------------------------------------------------------------

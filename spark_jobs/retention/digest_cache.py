@@ -35,9 +35,10 @@ import numpy as np
 from crc32c import crc32c
 
 from spark_jobs.readers.logs import Span
-from spark_jobs.retention.digests import Digest, Piece, Rows, StateSpan, digest_span
+from spark_jobs.retention.digests import Digest, Piece, Rows, digest_span
+from spark_jobs.retention.replaced import CorrectedSpan, corrected
 
-MAGIC: Final = b"ESKRUNS4"
+MAGIC: Final = b"ESKRUNS5"
 HISTORY: Final = "history.json"
 _FRONT: Final = struct.Struct("<8sIII")  # magic, size of head and digest, their CRC, the rows' CRC
 _LENGTH: Final = struct.Struct("<I")
@@ -65,10 +66,7 @@ class Work(NamedTuple):
     @property
     def name(self) -> str:
         """Return the cache file's name, made of the first and end offset of the span."""
-        if isinstance(self.span, StateSpan):
-            kind = "state"
-        else:
-            kind = "checkpoint" if self.span.is_checkpoint else f"{self.span.start_offset:020}"
+        kind = "checkpoint" if self.span.is_checkpoint else f"{self.span.start_offset:020}"
         return f"{kind}-{self.span.end_offset:020}.runs"
 
 
@@ -88,11 +86,18 @@ class DigestCache:
 
         Raises:  as `Span.values` if the digest is computed.
         """
+        if isinstance(work.span, CorrectedSpan):
+            return self.piece(work).digest
         known = self.known_digest(work)
         return self._make(work).digest if known is None else known
 
     def piece(self, work: Work) -> Piece:
-        """Return a span's digest and runs of batches, cached or else computed."""
+        """Return a span's digest and runs of batches, cached or else computed.
+
+        Corrections are applied to what is cached, and are not cached.
+        """
+        if isinstance(work.span, CorrectedSpan):
+            return corrected(self.piece(work._replace(span=work.span.span)), work.span.correction)
         found = self._read(work, rows=True)
         if found is None or found[1] is None:
             return self._make(work)
@@ -200,13 +205,13 @@ def pack(piece: Piece) -> list[bytes]:
         {
             "topic_ids": list(digest.topic_ids),
             "records": [len(record) for record in digest.records],
-            "has_replacements": digest.has_replacements,
+            "replacements": [len(record) for record in digest.replacements],
             "digest": [(column.dtype.str, len(column)) for column in of_digest],
             "rows": [(column.dtype.str, len(column)) for column in of_rows],
         }
     ).encode()
     front = [_LENGTH.pack(len(head)), head, *(column.tobytes() for column in of_digest)]
-    front_bytes = b"".join([*front, *digest.records])
+    front_bytes = b"".join([*front, *digest.records, *digest.replacements])
     row_bytes = b"".join(column.tobytes() for column in of_rows)
     sealed = _FRONT.pack(MAGIC, len(front_bytes), crc32c(front_bytes), crc32c(row_bytes))
     return [sealed, front_bytes, row_bytes]
@@ -234,15 +239,16 @@ def _unpack(file: Any, *, rows: bool) -> tuple[Digest, Rows | None]:
     (length,) = _LENGTH.unpack_from(front)
     head = json.loads(front[_LENGTH.size : _LENGTH.size + length])
     columns, position = _columns(front, _LENGTH.size + length, head["digest"])
-    records = []
-    for record_size in head["records"]:
-        records.append(front[position : position + record_size])
-        position += record_size
+    records: dict[str, list[bytes]] = {"records": [], "replacements": []}
+    for name, values in records.items():
+        for record_size in head[name]:
+            values.append(front[position : position + record_size])
+            position += record_size
     digest = Digest(
         head["topic_ids"],
         **dict(zip(_OF_DIGEST, columns, strict=True)),
-        records=records,
-        has_replacements=head["has_replacements"],
+        records=records["records"],
+        replacements=records["replacements"],
     )
     if not rows:
         return digest, None

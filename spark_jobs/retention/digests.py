@@ -9,8 +9,8 @@ timestamp. That is enough to find the piece that a partition's new log start lie
 reading a single run; only that piece's runs are read. They are stored beside the digest, by
 partition and offset.
 
-Where runs were replaced (merging, compaction), the pieces of a log say no longer which runs live.
-Then one digest is made of the state at the log's end, with all live runs.
+Where runs were replaced (merging, compaction), a piece alone does not say which of its runs live. A
+digest has the records that say so, and `spark_jobs.retention.replaced` corrects the pieces.
 
 The trap: a digest does not depend on log starts. It includes runs that are already dead, or each
 sweep would invalidate the digests of the one before. The planner knows the log starts, and reads
@@ -22,8 +22,8 @@ Source: docs/design/batch-coordinator.md#retention, docs/design/pipeline.md#plan
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -31,13 +31,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from records.batch import Batch
 from records.compression import Buffer
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Span
 from spark_jobs.tables.commit_columns import Columns, CommitPile
 from spark_jobs.tables.coordinator_log import REPLACEMENT_KEYS, RUNS_KEYS, CoordinatorLog, fold
-from spark_jobs.tables.log_state import LogState, state_of
 from spark_jobs.tables.markers import MARKERS_KEY, MarkerColumns
 from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
 from spark_jobs.tables.runs import NO_OBJECT
@@ -64,7 +62,7 @@ class Digest:
     last_offsets: Numbers  # of the last run
     max_timestamps: Numbers  # of the youngest run
     records: Sequence[bytes]  # those that say what partitions there are, with their frames
-    has_replacements: bool = False  # runs of any piece were replaced here
+    replacements: Sequence[bytes]  # those that say which runs were replaced, of any piece
 
     def __len__(self) -> int:
         return len(self.run_counts)
@@ -90,37 +88,11 @@ class Piece:
     rows: Rows
 
 
-@dataclass(frozen=True, slots=True)
-class StateSpan:
-    """All pieces of a log together, for a digest of the runs that live at the log's end."""
-
-    parts: Sequence[Span]
-    end_offset: int
-    start_offset: int = 0
-    is_checkpoint: bool = False
-
-    def within(self, lowest: int, highest: int) -> Span | None:
-        """Raise NotImplementedError, because a whole state cannot be divided by offsets."""
-        raise NotImplementedError(f"{lowest} to {highest} of a state")
-
-    def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
-        """Yield the position and framed value of each record of all pieces, in order."""
-        for part in self.parts:
-            yield from part.values()
-
-    def batches(self) -> Iterator[Batch]:
-        """Yield the record batches of all log spans, by rising offset."""
-        for part in self.parts:
-            yield from part.batches()
-
-
 def digest_span(span: Span) -> Piece:
     """Read a span of a log; return its runs of batches, and their sums by partition.
 
     Raises:  LogsError for a record of an unknown type; as `Span.values`.
     """
-    if isinstance(span, StateSpan):
-        return digest_state(state_of(span.parts, span.end_offset))
     return digest_records(span.values())
 
 
@@ -128,10 +100,10 @@ def digest_records(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
     """Read the records of a log or checkpoint; return runs of batches, and sums by partition."""
     commits, checkpoint, markers = CommitPile(_FIELDS), CoordinatorLog(), MarkerColumns()
     records: list[bytes] = []
-    replacements: list[int] = []
+    replacements: list[bytes] = []
 
-    def on_replacement(position: LogPosition, _: Buffer) -> None:
-        replacements.append(position.offset)
+    def on_replacement(_: LogPosition, value: Buffer) -> None:
+        replacements.append(bytes(value))
 
     def on_partitions(position: LogPosition, value: Buffer) -> None:
         records.append(bytes(value))
@@ -145,12 +117,11 @@ def digest_records(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
     found = _runs(columns) if columns.rows_of.any() else _checkpoint_runs(checkpoint)
     if markers.rows:
         found = _add_markers(*found, markers.take())
-    piece = _build_piece(*found, records)
-    return replace(piece, digest=replace(piece.digest, has_replacements=bool(replacements)))
+    return build_piece(*found, records, replacements)
 
 
 @dataclass(frozen=True, slots=True)
-class _PartitionRuns:
+class PartitionRuns:
     """The number of runs of each partition; a partition's runs stand together, by offset."""
 
     topic_ids: Sequence[str]
@@ -159,7 +130,10 @@ class _PartitionRuns:
     counts: Numbers
 
 
-def _build_piece(found: _PartitionRuns, rows: Rows, records: list[bytes]) -> Piece:
+def build_piece(
+    found: PartitionRuns, rows: Rows, records: Sequence[bytes], replacements: Sequence[bytes]
+) -> Piece:
+    """Sum up runs that are grouped by partition."""
     ends = np.cumsum(found.counts)
     starts = ends - found.counts
     has_runs = len(ends) > 0
@@ -175,6 +149,7 @@ def _build_piece(found: _PartitionRuns, rows: Rows, records: list[bytes]) -> Pie
             rows.last_offsets[ends - 1],
             np.maximum.reduceat(rows.timestamps, starts) if has_runs else empty,
             records,
+            replacements,
         ),
         rows,
     )
@@ -183,7 +158,7 @@ def _build_piece(found: _PartitionRuns, rows: Rows, records: list[bytes]) -> Pie
 # --- runs of commits ------------------------------------------------------------------------------
 
 
-def _runs(columns: Columns) -> tuple[_PartitionRuns, Rows]:
+def _runs(columns: Columns) -> tuple[PartitionRuns, Rows]:
     """Merge adjacent accepted batches into runs of batches, sorted by partition."""
     codes, topics, partitions = _number_partitions(columns)
     batches = columns.batches
@@ -220,7 +195,7 @@ def _runs(columns: Columns) -> tuple[_PartitionRuns, Rows]:
     rows = Rows(ends, times[order], run_sizes[order], record[order], stored, batch_bytes)
     counts = np.bincount(code, minlength=len(topics))
     there = counts > 0
-    return _PartitionRuns(columns.topic_ids, topics[there], partitions[there], counts[there]), rows
+    return PartitionRuns(columns.topic_ids, topics[there], partitions[there], counts[there]), rows
 
 
 def _number_partitions(columns: Columns) -> tuple[AnyNumbers, AnyNumbers, AnyNumbers]:
@@ -257,8 +232,8 @@ def _reduce_runs(how: Any, column: AnyNumbers, first: Numbers) -> AnyNumbers:
 
 
 def _add_markers(
-    found: _PartitionRuns, rows: Rows, markers: pa.RecordBatch
-) -> tuple[_PartitionRuns, Rows]:
+    found: PartitionRuns, rows: Rows, markers: pa.RecordBatch
+) -> tuple[PartitionRuns, Rows]:
     """Add the markers that have offsets to the runs of batches of a piece, as runs of no bytes."""
     markers = markers.filter(pc.greater_equal(markers["base_offset"], 0))
     number = {topic_id: i for i, topic_id in enumerate(found.topic_ids)}
@@ -269,15 +244,15 @@ def _add_markers(
         markers["base_offset"].to_numpy(), markers["written_at_ms"].to_numpy(), nothing,
         nothing, np.zeros(1, np.int64), np.zeros(1, np.int64),  # an object that does not exist
     )  # fmt: skip
-    return _group(
+    return group_runs(
         tuple(number),
         np.concatenate((np.repeat(found.topics, found.counts), topics)),
         np.concatenate((np.repeat(found.partitions, found.counts), markers["partition"])),
-        _concatenate(rows, of_markers),
+        concatenate(rows, of_markers),
     )
 
 
-def _concatenate(rows: Rows, others: Rows) -> Rows:
+def concatenate(rows: Rows, others: Rows) -> Rows:
     """Append runs and their objects to the runs and objects of a piece."""
     objects = others.objects + len(rows.object_sizes)
     return Rows(
@@ -290,9 +265,9 @@ def _concatenate(rows: Rows, others: Rows) -> Rows:
     )
 
 
-def _group(
+def group_runs(
     topic_ids: Sequence[str], topics: AnyNumbers, partitions: AnyNumbers, rows: Rows
-) -> tuple[_PartitionRuns, Rows]:
+) -> tuple[PartitionRuns, Rows]:
     """Sort runs by partition and offset, and count those of each partition.
 
     Args:    topics, partitions: of each run.
@@ -300,7 +275,7 @@ def _group(
     keys = topics.astype(np.int64) << 32 | partitions.astype(np.int64)
     known, code = np.unique(keys, return_inverse=True)
     order = np.lexsort((rows.last_offsets, code))
-    found = _PartitionRuns(
+    found = PartitionRuns(
         topic_ids,
         (known >> 32).astype(np.int32),
         (known & 0xFFFF_FFFF).astype(np.int32),
@@ -320,7 +295,7 @@ def _group(
 # --- runs of a checkpoint -------------------------------------------------------------------------
 
 
-def _checkpoint_runs(checkpoint: CoordinatorLog) -> tuple[_PartitionRuns, Rows]:
+def _checkpoint_runs(checkpoint: CoordinatorLog) -> tuple[PartitionRuns, Rows]:
     """Return a checkpoint's runs of batches as columns, and their number by partition."""
     ids, sizes, _, committed, _, _ = checkpoint.object_columns()
     _, (_, last, objects, _, byte_sizes, times, appended, *_) = checkpoint.run_columns()
@@ -335,42 +310,5 @@ def _checkpoint_runs(checkpoint: CoordinatorLog) -> tuple[_PartitionRuns, Rows]:
     topic_ids = list(dict.fromkeys(topic_id for topic_id, _ in places))
     topics = np.array([topic_ids.index(topic_id) for topic_id, _ in places], np.int32)
     indexes = np.array([index for _, index in places], np.int32)
-    found = _PartitionRuns(topic_ids, topics, indexes, np.array(list(counts.values()), np.int64))
+    found = PartitionRuns(topic_ids, topics, indexes, np.array(list(counts.values()), np.int64))
     return found, Rows(last, times, byte_sizes, at.astype(np.int32), sizes, sizes)
-
-
-# --- runs of a state ------------------------------------------------------------------------------
-
-
-def digest_state(state: LogState) -> Piece:
-    """Return the live runs of a coordinator's state, and their sums by partition.
-
-    Why: a replaced run lies in another piece of the log than the record that replaces it. So runs
-    that were replaced are told apart only with the whole log.
-    """
-    counts = np.diff(state.run_bounds)
-    there = np.flatnonzero(counts)
-    names = state.partitions.column("topic_id").take(pa.array(there)).to_pylist()
-    topic_ids = list(dict.fromkeys(names))
-    code = {topic_id: i for i, topic_id in enumerate(topic_ids)}
-    found = _PartitionRuns(
-        topic_ids,
-        np.array([code[name] for name in names], np.int32),
-        state.partitions.column("partition").to_numpy()[there],
-        counts[there],
-    )
-
-    def column(name: str) -> Numbers:
-        values: Numbers = state.runs.column(name).to_numpy().astype(np.int64)
-        return values
-
-    times = column("max_timestamp")
-    times = np.where(times < 0, column("appended_at_ms"), times)
-    ids = state.objects.column("object_id").to_numpy()
-    objects = np.searchsorted(ids, column("object_id"))
-    objects = np.where(column("object_id") == NO_OBJECT, len(ids), objects)
-    sizes = np.append(state.objects.column("size_bytes").to_numpy(), 0)
-    rows = Rows(
-        column("last_offset"), times, column("byte_size"), objects.astype(np.int32), sizes, sizes
-    )
-    return _build_piece(found, rows, [])

@@ -6,6 +6,9 @@ An engine works on the pieces of all coordinators' logs together; between the pa
 (`spark_jobs.retention.plan`) this process holds a few numbers for each partition, and never all
 runs.
 
+Where runs were replaced, the digests of their pieces are corrected first
+(`spark_jobs.retention.replaced`).
+
 A lagging replica gives an older plan, and an older plan removes less, never something else.
 
 Source: docs/design/pipeline.md#plans.
@@ -23,7 +26,8 @@ from spark_jobs.readers.engines import Engine, LocalEngine
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA, Log, Logs, coordinators_of
 from spark_jobs.readers.spans import epoch_before
 from spark_jobs.retention.digest_cache import DigestCache, Work
-from spark_jobs.retention.digests import Digest, StateSpan
+from spark_jobs.retention.digests import Digest
+from spark_jobs.retention.digests import Piece as EffectPiece
 from spark_jobs.retention.effects import PieceEffect, effect_of, sum_effects
 from spark_jobs.retention.plan import (
     LimitRequest,
@@ -35,6 +39,12 @@ from spark_jobs.retention.plan import (
     apply_rows,
     plan_within,
     sum_live_runs,
+)
+from spark_jobs.retention.replaced import (
+    CorrectedSpan,
+    corrections,
+    replacements_of,
+    rewritten_piece,
 )
 from spark_jobs.tables.topics import TopicSettings, topics_at
 
@@ -124,7 +134,8 @@ def plan_survey(
         epoch = cache(partial(epoch_before, log))  # of an archive it is some work
         if not kept.keep_to(found.cluster_id, name, found.read[name], epoch):
             kept = DigestCache(None)
-    found, digests = _merge_replaced(engine, kept, found, _digests(engine, kept, found))
+    digests = _digests(engine, kept, found)
+    found, digests, new = _correct_replaced(engine, kept, found, digests)
     planners = [Planner(digests_of_log, found.topics) for digests_of_log in digests]
     progress("log starts")
     live_requests = [dict(planner.live_requests()) for planner in planners]
@@ -139,7 +150,7 @@ def plan_survey(
         for planner, coordinator, answers in zip(planners, found.coordinators, crossed, strict=True)
     ]
     progress("objects")
-    effects = _effects(engine, kept, found.pieces, planners, rows)
+    effects = _effects(engine, kept, found.pieces, new, planners, rows)
     return Plan(
         found.cluster_id,
         now_ms,
@@ -165,26 +176,30 @@ def _digests(engine: Engine, kept: DigestCache, found: Survey) -> list[list[Dige
     return digests
 
 
-def _merge_replaced(
+def _correct_replaced(
     engine: Engine, kept: DigestCache, found: Survey, digests: list[list[Digest]]
-) -> tuple[Survey, list[list[Digest]]]:
-    """Merge the pieces of each log with replaced runs into one piece of its live runs."""
-    replaced = [
-        i for i, of_log in enumerate(digests) if any(digest.has_replacements for digest in of_log)
-    ]
-    pieces = [piece for piece in found.pieces if piece.coordinator not in replaced]
-    states = []
-    for i in replaced:
-        works = [piece.work for piece in found.pieces if piece.coordinator == i]
-        spans = tuple(work.span for work in works)
-        states.append(works[0]._replace(span=StateSpan(spans, found.read[works[0].log])))
-        pieces.append(Piece(i, 0, states[-1]))
-    made = engine.run(partial(_digest, kept), states)
-    merged = list(digests)
-    for i, digest in zip(replaced, made, strict=True):
-        records = [record for old in digests[i] for record in old.records]
-        merged[i] = [replace(digest, records=records)]
-    return replace(found, pieces=pieces), merged
+) -> tuple[Survey, list[list[Digest]], dict[int, EffectPiece]]:
+    """Correct the pieces of which runs were replaced.
+
+    Returns: the survey with corrected pieces, their digests, and the new runs of each coordinator.
+    """
+    pieces, new, changed = list(found.pieces), {}, []
+    for i, of_log in enumerate(digests):
+        log = replacements_of(of_log)
+        if log is None:
+            continue
+        new[i] = rewritten_piece(log)
+        needed = corrections(log, of_log)
+        for at, piece in enumerate(pieces):
+            if piece.coordinator == i and piece.number in needed:
+                span = CorrectedSpan(piece.work.span, needed[piece.number])
+                pieces[at] = replace(piece, work=piece.work._replace(span=span))
+                changed.append(pieces[at])
+    merged = [list(of_log) for of_log in digests]
+    made = engine.run(partial(_digest, kept), [piece.work for piece in changed], light=True)
+    for piece, digest in zip(changed, made, strict=True):
+        merged[piece.coordinator][piece.number] = digest
+    return replace(found, pieces=pieces), merged, new
 
 
 def _run_on_pieces(
@@ -206,6 +221,7 @@ def _effects(
     engine: Engine,
     kept: DigestCache,
     pieces: Sequence[Piece],
+    new: Mapping[int, EffectPiece],
     planners: list[Planner],
     rows: list[list[PlanRow]],
 ) -> list[Effect]:
@@ -215,17 +231,28 @@ def _effects(
     ]
     results = engine.run(
         partial(_effect_of_piece, kept, starts),
-        [(piece.work, piece.coordinator) for piece in pieces],
+        [(_without_added(piece.work), piece.coordinator) for piece in pieces],
         light=True,
     )
     effects = []
     for i, planner in enumerate(planners):
         names = {topic_id: topic.name for topic_id, topic in planner.partitions.topics.items()}
-        parts = (
+        parts = [
             part for piece, part in zip(pieces, results, strict=True) if piece.coordinator == i
-        )
+        ]
+        if i in new:
+            parts.append(effect_of(new[i], *starts[i]))
         effects.append(sum_effects(parts, names))
     return effects
+
+
+def _without_added(work: Work) -> Work:
+    """Return the work without the new runs of a corrected piece: they are in a piece by themselves.
+
+    Why: effects are by object, and the runs of a rewritten object end in many pieces.
+    """
+    span = work.span
+    return work._replace(span=span.without_added()) if isinstance(span, CorrectedSpan) else work
 
 
 # --- tasks ----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from records.batch import HEADER_SIZE_BYTES
 from records.diskless import (
     ControllerEpochRecord,
     DisklessPartitionsRecord,
@@ -272,6 +273,24 @@ def replacement_tiles(ledger: Ledger, record: RunsReplacedRecord) -> Faults:
     filled = sum(record.byte_sizes) + (0 if known is None else known.filled)
     if filled > record.size_bytes:
         yield _fault(f"{filled} bytes are claimed of {record.size_bytes}", record.object_id)
+
+
+@on(
+    "empty-runs-deleted", "5, 8",
+    "A new run of one empty batch counts records only if it ends below the log start.",
+    RunsReplacedRecord,
+)  # fmt: skip
+def empty_runs_deleted(ledger: Ledger, record: RunsReplacedRecord) -> Faults:
+    for place, row in replacements_of(-1, record):
+        incarnation = ledger.incarnation(place)
+        start = 0 if incarnation is None else incarnation.start_before(NEVER)
+        base = row.first
+        for last, count, _, size, *_ in row.runs:
+            if count > 0 and size == HEADER_SIZE_BYTES and last >= start:
+                what = f"offsets {base} to {last} have {count} records in an empty batch"
+                what += f", the log starts at {start}"
+                yield _fault(f"{place[0]}-{place[1]}: {what}", record.object_id)
+            base = last + 1
 
 
 @on(

@@ -40,6 +40,9 @@ RUN_COLUMNS: Final = (
     "timestamp_type", "kept_records", "append_time", "object_format", "marker",
 )  # fmt: skip
 
+DEAD_AT_ONCE: Final = "dead_at_once"
+"""Column of rewritten runs: 1 if a run ended below the log start when it was written."""
+
 OF_MARKER: Final = ("producer_id", "producer_epoch", "outcome", "coordinator_epoch")
 """Columns that are facts of a marker: the column `marker` has a checksum of them, or 0."""
 
@@ -124,16 +127,19 @@ def rewritten_runs(ledger: Ledger) -> Rows:
     for code, place in enumerate(places):
         for row in ledger.replaced[place]:
             item, base = ledger.rewritten[row.object_id], row.first
+            incarnation = ledger.incarnation(place, row.offset)
+            start = 0 if incarnation is None else incarnation.start_before(row.offset)
             for last, records, byte_offset, size, newest, appended, kind in row.runs:
                 cells.append(
                     (code, row.offset, row.object_id, item.size_bytes, item.broker_id, base,
-                     last - base + 1, records, byte_offset, size, newest, appended, kind)
+                     last - base + 1, records, byte_offset, size, newest, appended, kind,
+                     last < start)
                 )  # fmt: skip
                 base = last + 1
     names = (
         "log_offset", "object_id", "size_bytes", "broker_id", "base_offset", "record_count",
         "kept_records", "byte_offset", "byte_size", "max_timestamp", "append_time",
-        "timestamp_type",
+        "timestamp_type", DEAD_AT_ONCE,
     )  # fmt: skip
     place_codes, *given = np.array(cells, np.int64).reshape(-1, len(names) + 1).T
     columns = {name: np.zeros(len(cells), np.int64) for name in COLUMNS}

@@ -38,6 +38,7 @@ from records.wal import (
     parse_footer,
 )
 from spark_jobs.audit.commits import COMMIT
+from spark_jobs.audit.objects import DEAD_AT_ONCE
 from spark_jobs.audit.rows import Numbers, Rows, TopicPartition, groups, slices
 from spark_jobs.audit.rules import Fault, Faults, Findings, rule, rules_of
 from spark_jobs.readers.object_store import MAX_READ_BYTES, ObjectStore
@@ -308,7 +309,7 @@ def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionByte
             stored = bucket.store.read(key, begin, size)
         else:
             stored = data[begin - part.byte_offset :][:size]
-        what = _bad_run(stored, rows, row)
+        what = bad_run(stored, rows, row)
         if what is not None:
             is_damaged = True
             ends = int(rows.end_offset[row]) - 1
@@ -318,7 +319,7 @@ def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionByte
         yield f"{name}, bytes {part.byte_offset} to {ends}: their checksum is not the footer's"
 
 
-def _bad_run(data: bytes, rows: Rows, row: int) -> str | None:
+def bad_run(data: bytes, rows: Rows, row: int) -> str | None:
     """Describe the damage to the stored bytes of a batch or run; return None if there is none."""
     if len(data) != rows["byte_size"][row]:
         return f"{len(data)} bytes of {rows['byte_size'][row]} are in its partition's part"
@@ -330,7 +331,11 @@ def _bad_run(data: bytes, rows: Rows, row: int) -> str | None:
     expected = int(rows["kept_records" if is_final else "record_count"][row])
     count = sum(header.record_count for header in headers)
     # One empty batch stands for deleted records below the log start that a merge left out.
-    stands_for_deleted = is_final and len(data) == HEADER_SIZE_BYTES
+    stands_for_deleted = (
+        DEAD_AT_ONCE in rows.columns
+        and bool(rows[DEAD_AT_ONCE][row])
+        and len(data) == HEADER_SIZE_BYTES
+    )
     if count != expected and not stands_for_deleted:
         return f"{count} records in {len(headers)} batches, not {expected}"
     if is_final:

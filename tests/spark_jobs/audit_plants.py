@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace as _replace
 
+from records.batch import HEADER_SIZE_BYTES
 from records.diskless import (
     ControllerEpochRecord,
     DeleteFenceRecord,
@@ -435,6 +436,12 @@ def the_new_runs_end_early(life: list[Entry]) -> list[Entry]:
 @breaks_rewriting("replacement-tiles")
 def a_new_run_lies_outside(life: list[Entry]) -> list[Entry]:
     return edit(life, replaced(life, 2), byte_offsets=(999,))
+
+
+@breaks_rewriting("empty-runs-deleted")
+def an_empty_batch_stands_for_live_records(life: list[Entry]) -> list[Entry]:
+    index = at(life, RunsReplacedRecord, first_offsets=(9,))
+    return edit(life, index, byte_sizes=(HEADER_SIZE_BYTES,))
 
 
 @breaks_rewriting("replacement-leased")

@@ -21,13 +21,16 @@ from msgspec.structs import replace
 from diskless.stores.interface import StorageError
 from records.batch import parse_header
 from records.batch_writer import build_value_batch
+from records.cleaning import empty_batch
 from records.diskless import LogStartOffsetsRecord, ObjectCommitRecord, ObjectsMarkedRecord
 from records.frame import encode_record
 from records.rpc.batch_coordinator import CommitBatch
 from records.wal import MAGIC, TRAILER, PartitionBatches, build_object
 from spark_jobs.audit.job import audit
+from spark_jobs.audit.ledger import Incarnation, Ledger, Replacement, RewrittenObject
+from spark_jobs.audit.objects import rewritten_runs
 from spark_jobs.audit.one_log import AuditRequest
-from spark_jobs.audit.store import Depth, is_sampled
+from spark_jobs.audit.store import Depth, bad_run, is_sampled
 from spark_jobs.readers.engines import LocalEngine
 from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.readers.logs import CommittedFiles
@@ -286,3 +289,20 @@ def test_the_audit_reports_a_stored_batch_of_another_length_than_committed_as_a_
         tmp_path / "log", audit_request=audit_request(put(tmp_path / "store", objects))
     )
     assert set(broken_rules(report)) == {"bytes-sound"}, describe_findings(report)
+
+
+@pytest.mark.parametrize(("last", "is_sound"), [(4, True), (5, False)])
+def test_an_empty_batch_stands_for_deleted_records_only_in_a_run_below_the_log_start(
+    last: int, is_sound: bool
+) -> None:
+    """The log starts at 5 when the run is written, and the run claims one record an offset."""
+    batch = parse_header(
+        build_value_batch([b"v"] * (last + 1), base_offset=0, leader_epoch=-1, timestamp=0)
+    )
+    data = bytes(empty_batch(batch).view)
+    ledger = Ledger()
+    ledger.places["t", 0] = [Incarnation(0, 0, [(1, 5)])]
+    ledger.rewritten[9] = RewrittenObject(61, 1, 1, 2, 0)
+    new = ((last, last + 1, 0, len(data), 0, 0, 0),)
+    ledger.replaced["t", 0] = [Replacement(2, 9, 0, last + 1, 1, 0, -1, 0, new)]
+    assert (bad_run(data, rewritten_runs(ledger), 0) is None) == is_sound

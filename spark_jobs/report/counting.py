@@ -29,7 +29,7 @@ from spark_jobs.report.cube import Numbers, Work, band_starts, merge_rows, rows
 from spark_jobs.report.first_pass import FirstPassResult
 from spark_jobs.report.window import Window
 from spark_jobs.tables.arrow_batches import read_table
-from spark_jobs.tables.coordinator_log import RUNS_KEYS, CoordinatorLog, fold
+from spark_jobs.tables.coordinator_log import STATE_KEYS, CoordinatorLog, fold
 from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
 from spark_jobs.tables.runs import (
     NO_OBJECT,
@@ -166,6 +166,7 @@ def _aggregate(
 
 def _count_batches(job: Counting, log: int, batches: _Batches) -> Iterator[pa.Table]:
     yield from _throughput(job, batches)
+    yield from _transactions(job, batches)
     objects, first = np.unique(batches["object_id"], return_index=True)
     sizes, brokers = batches["size_bytes"][first], batches["broker_id"][first]
     committed = batches["committed_at_ms"][first]
@@ -219,6 +220,54 @@ def _throughput(job: Counting, batches: _Batches) -> Iterator[pa.Table]:
     yield _aggregate(
         "latency", {"time_ms": bucket[created], "level": band_starts(late)}, {"batches": None}
     )
+
+
+def _transactions(job: Counting, batches: _Batches) -> Iterator[pa.Table]:
+    """Count transactional batches and the aborted ones, and note which transactions began.
+
+    Of a producer in a partition only its last transaction of the piece can be open at the end.
+    """
+    producers, numbers = transactions_of(batches.commits)
+    chosen = np.flatnonzero(batches.stored & (numbers >= 0))
+    base = batches["base_offset"]
+    ends = base + batches["record_count"]
+    stored = batches.stored
+    yield _aggregate(
+        "end",
+        {"name": batches.topic[stored], "number": batches["partition"][stored]},
+        {"highest": ends[stored]},
+        batches.topics,
+    )
+    if not len(chosen):
+        return
+    topic, partition = batches.topic[chosen], batches["partition"][chosen]
+    producer, number, base = producers[chosen], numbers[chosen], base[chosen]
+    sizes, committed = batches["byte_size"][chosen], batches["committed_at_ms"][chosen]
+    keys, inverse = np.unique(np.stack((topic, partition, producer)), axis=1, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    aborted, newest = np.zeros(len(chosen), np.bool_), np.full(keys.shape[1], -1)
+    np.maximum.at(newest, inverse, number)
+    for i, (code, index, producer_id) in enumerate(keys.T.tolist()):
+        pairs = job.known.aborted.get((batches.topics[code], index, producer_id))
+        if pairs is not None:
+            mine = np.flatnonzero(inverse == i)
+            at = np.searchsorted(pairs[0], base[mine], side="right") - 1
+            aborted[mine] = (at >= 0) & (base[mine] < pairs[1][np.maximum(at, 0)])
+    yield _aggregate(
+        "transactional",
+        {"name": topic},
+        {"batches": None, "records": batches["record_count"][chosen], "bytes": sizes,
+         "part_bytes": np.where(aborted, sizes, 0)},
+        batches.topics,
+    )  # fmt: skip
+    last = number == newest[inverse]
+    begun = {
+        "name": topic[last], "number": partition[last], "level": producer[last],
+        "time_ms": number[last],
+    }  # fmt: skip
+    values: dict[str, Numbers | None] = {"lowest": base[last]}
+    yield _aggregate("begun", begun, values, batches.topics)
+    yield _aggregate("begun_at", begun, {"lowest": committed[last]}, batches.topics)
 
 
 def _fan_in(batches: _Batches, at: Numbers, objects: int) -> pa.Table:
@@ -353,7 +402,8 @@ def _pins(runs: _Runs, pinned: npt.NDArray[np.bool_], dead: Numbers) -> pa.Table
 
 def _checkpoint(job: Counting, work: Work) -> Iterator[pa.Table]:
     log = CoordinatorLog()
-    fold(work.span.values(), log.handlers(RUNS_KEYS | PARTITION_KEYS))
+    fold(work.span.values(), log.handlers(STATE_KEYS | PARTITION_KEYS))
+    yield from _open_in_checkpoint(log)
     ids, sizes, _, committed, _, _ = log.object_columns()
     objects = _objects(np.stack((ids, sizes, committed)))
     log_ids, runs_here = log.run_columns()
@@ -374,6 +424,26 @@ def _checkpoint(job: Counting, work: Work) -> Iterator[pa.Table]:
     place = np.searchsorted(objects.ids, object_id)
     runs = _Runs(topics, topic[run], partition[run], place, byte_size, live)
     yield from _count_whole(job, work.log, objects, runs)
+
+
+def _open_in_checkpoint(log: CoordinatorLog) -> Iterator[pa.Table]:
+    """Note where partitions end, and which transactions are open, as of a checkpoint."""
+    places = log.partitions.places
+    logs = [log.partitions.topics[topic].partitions[index].high_watermark
+            for topic, index in places.values()]  # fmt: skip
+    topics, indexes = [place[0] for place in places.values()], [one[1] for one in places.values()]
+    yield rows("end", len(logs), name=topics, number=indexes, highest=logs)
+    for record in log.producers:
+        topic, index = places[record.log_id]
+        facts = zip(
+            record.producer_ids, record.open_numbers, record.first_offsets, record.appended_at_ms,
+            strict=False,
+        )  # fmt: skip
+        for producer, number, first, appended_at_ms in facts:
+            if number >= 0:
+                key = {"name": topic, "number": index, "level": producer, "time_ms": number}
+                yield rows("begun", 1, **key, lowest=first)
+                yield rows("begun_at", 1, **key, lowest=appended_at_ms)
 
 
 def _objects(columns: Numbers) -> _Objects:

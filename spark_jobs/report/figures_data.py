@@ -232,6 +232,31 @@ def outcomes(report: Report, _: Summary) -> Figure:
     )
 
 
+def transactions(report: Report, summary: Summary) -> Figure:
+    """Draw the bytes of transactions by topic: of aborted ones, and of all others."""
+    rows = [row for row in rows_of(report, "transactions") if row["bytes"]][:SHOWN]
+    draw, title, n = None, "No batch was in a transaction.", summary.numbers
+    if rows:
+        part = share(n["aborted_bytes"] or 0, n["transactional_bytes"] or 1)
+        title = f"{part} of the bytes in transactions were aborted."
+        if n["open_transactions"]:
+            title += f" {count(n['open_transactions'])} are open at the end of the logs."
+        aborted = [float(row["aborted_bytes"]) for row in rows]
+        others = [row["bytes"] - gone for row, gone in zip(rows, aborted, strict=True)]
+        layers: Layers = [("committed or open", "live", others), ("aborted", "dead", aborted)]
+        draw = bars([row["topic"] for row in rows], layers, size, "")
+    return figure(
+        "transactions",
+        title,
+        "Bytes of stored batches of transactions. Consumers with isolation.level=read_committed "
+        "get no aborted ones, and wait at the oldest open transaction of a partition.",
+        draw,
+        tables=("transactions",),
+        why_empty="The logs hold no batch of a transaction.",
+        shape=ranking_shape(len(rows)),
+    )
+
+
 def _readable(outcome: str) -> str:
     return outcome.replace("_", " ").lower()
 

@@ -2,7 +2,8 @@
 
 It finds the start of each partition's log, removed partitions and objects, and topic names. Because
 it passes every record anyway, it also counts records and bytes of each type over time, and by
-leader epoch. Commits, the bulk of a log, are only counted here, not decoded.
+leader epoch. Commits, the bulk of a log, are only counted here, not decoded. Markers say which
+batches were aborted: the second pass must know them, too.
 
 Why order does not matter: log starts only rise, removed things stay removed, and a topic's id is
 never reused; so pieces of a log can be read apart, and the highest log start is right.
@@ -27,6 +28,7 @@ from records.diskless import (
     DisklessTopicState,
     LogStartOffsetsRecord,
     ObjectsRemovedRecord,
+    TransactionMarkersRecord,
 )
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.uuids import encode_uuid
@@ -42,9 +44,12 @@ _READ: Final = {
     record.schema().key
     for record in (
         DisklessPartitionsRecord, DisklessPartitionsRemovedRecord, DisklessTopicState,
-        LogStartOffsetsRecord, ObjectsRemovedRecord,
+        LogStartOffsetsRecord, ObjectsRemovedRecord, TransactionMarkersRecord,
     )
 }  # fmt: skip
+
+_ABORTED: Final = 0
+"""The outcome of a marker that aborts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,8 @@ class FirstPass:
     def __call__(self, work: Work) -> pa.Table:
         """Count the records of one span of a log in the first pass, and return the counts as rows.
 
-        The measures are `log_start`, `topic`, `removed`, `log` and `epoch`.
+        The measures are `log_start`, `topic`, `removed`, `log`, `epoch`, `marker`, `ended`,
+        `aborted` and `end`.
         """
         counts = _PieceCounts(work.log)
         for position, value in work.span.values():
@@ -78,6 +84,11 @@ class _PieceCounts:
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     removed: dict[int, int] = field(default_factory=dict)  # object: when, its bucket
+    markers: Counter[tuple[str, int]] = field(default_factory=Counter)  # by topic and outcome
+    ended: dict[tuple[str, int, int], int] = field(default_factory=dict)  # highest number that has
+    aborted: list[tuple[str, int, int, int, int]] = field(default_factory=list)
+    """Topic, partition, producer id, first offset, offset of the marker."""
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)  # behind the last marker
 
     def count(self, position: LogPosition, key: int, size: int, window: Window) -> None:
         """Count a record by its type and leader epoch."""
@@ -114,6 +125,24 @@ class _PieceCounts:
             case ObjectsRemovedRecord():
                 bucket = window.bucket(position.timestamp_ms)
                 self.removed.update(dict.fromkeys(record.object_ids, bucket))
+            case TransactionMarkersRecord():
+                self.add_markers(record)
+
+    def add_markers(self, record: TransactionMarkersRecord) -> None:
+        """Collect the markers that took an offset; others end nothing."""
+        topics = [encode_uuid(one) for one in record.topic_ids]
+        for index, partition, offset, producer, number, outcome, first in zip(
+            record.topic_indexes, record.partitions, record.offsets, record.producer_ids,
+            record.transaction_numbers, record.outcomes, record.first_offsets, strict=True,
+        ):  # fmt: skip
+            if offset < 0:
+                continue
+            place, key = (topics[index], partition), (topics[index], partition, producer)
+            self.markers[place[0], outcome] += 1
+            self.ended[key] = max(self.ended.get(key, -1), number)
+            self.ends[place] = max(self.ends.get(place, 0), offset + 1)
+            if outcome == _ABORTED and first >= 0:
+                self.aborted.append((*key, first, offset))
 
     def start(self, topic_id: str, partition: int, start: int) -> None:
         place = topic_id, partition
@@ -162,8 +191,49 @@ class _PieceCounts:
                     level=list(self.removed),
                     time_ms=list(self.removed.values()),
                 ),
+                *self.transaction_tables(),
             ]
         )
+
+    def transaction_tables(self) -> list[pa.Table]:
+        if not self.markers:
+            return []
+        topics, partitions, producers, first, last = zip(*self.aborted, strict=True) if (
+            self.aborted
+        ) else ((),) * 5  # fmt: skip
+        return [
+            rows(
+                "marker",
+                len(self.markers),
+                name=[topic for topic, _ in self.markers],
+                number=[outcome for _, outcome in self.markers],
+                batches=list(self.markers.values()),
+            ),
+            rows(
+                "ended",
+                len(self.ended),
+                name=[topic for topic, _, _ in self.ended],
+                number=[partition for _, partition, _ in self.ended],
+                level=[producer for _, _, producer in self.ended],
+                highest=list(self.ended.values()),
+            ),
+            rows(
+                "aborted",
+                len(first),
+                name=topics,
+                number=partitions,
+                level=producers,
+                time_ms=first,
+                highest=last,
+            ),
+            rows(
+                "end",
+                len(self.ends),
+                name=[topic for topic, _ in self.ends],
+                number=[partition for _, partition in self.ends],
+                highest=list(self.ends.values()),
+            ),
+        ]
 
 
 def _type_name(key: int) -> str:
@@ -177,6 +247,8 @@ class FirstPassResult:
 
     log_starts: dict[tuple[str, int], int]  # by topic id and partition
     removed: dict[int, Numbers]  # by coordinator: ids of objects that are gone, rising; and when
+    aborted: dict[tuple[str, int, int], Numbers] = field(default_factory=dict)
+    """First and last offsets of aborted transactions, rising, by topic, partition and producer."""
 
 
 def first_pass_result(first: pa.Table) -> FirstPassResult:
@@ -189,7 +261,18 @@ def first_pass_result(first: pa.Table) -> FirstPassResult:
     return FirstPassResult(
         {(topic, partition): start for topic, partition, start in zip(*columns, strict=True)},
         {int(log): _by_id(gone[:, logs == log]) for log in np.unique(logs)},
+        _aborted(first),
     )
+
+
+def _aborted(first: pa.Table) -> dict[tuple[str, int, int], Numbers]:
+    found = first.filter(pc.equal(first["measure"], "aborted"))
+    columns = [found[name].to_pylist() for name in ("name", "number", "level", "time_ms",
+                                                    "highest")]  # fmt: skip
+    ranges: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+    for topic, partition, producer, begin, end in zip(*columns, strict=True):
+        ranges.setdefault((topic, partition, producer), []).append((begin, end))
+    return {key: np.array(sorted(pairs), np.int64).T for key, pairs in ranges.items()}
 
 
 def _by_id(gone: Numbers) -> Numbers:

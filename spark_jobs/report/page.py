@@ -41,6 +41,7 @@ SECTIONS: Final = (
     ("load", "Load of partitions", (data.hot, data.inequality)),
     ("shape", "Batches and objects",
      (data.batch_sizes, data.object_sizes, data.fan_in, data.outcomes)),
+    ("transactions", "Transactions", (data.transactions,)),
     ("latency", "Commit latency", (data.latency,)),
     ("cluster", "Brokers and leaders",
      (cluster.brokers, cluster.changes, cluster.epochs)),

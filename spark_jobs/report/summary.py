@@ -32,6 +32,9 @@ _DEAD_WORTH_TELLING: Final = 0.10
 _GINI_WORTH_TELLING: Final = 0.60
 _REFUSED_WORTH_TELLING: Final = 0.001
 _NEGATIVE_WORTH_TELLING: Final = 0.001
+_ABORTED_WORTH_TELLING: Final = 0.10
+_OPEN_WORTH_TELLING_MS: Final = 15 * 60_000
+"""The default of transaction.max.timeout.ms: no transaction should be older."""
 _FEW: Final = 5
 
 
@@ -112,6 +115,9 @@ def _numbers(report: Report, tables: Mapping[str, dict[str, Any]]) -> dict[str, 
         "commit_latency_batches": latency[0].get("batches", 0),
         "commit_latency_negative": latency[0].get("negative", 0),
         "gini_partitions": gini(written),
+        "transactional_bytes": sum(tables["transactions"]["bytes"]),
+        "aborted_bytes": sum(tables["transactions"]["aborted_bytes"]),
+        "open_transactions": sum(tables["transactions"]["open"]),
         "fencings": _changes(tables, "fencings"),
         "elections": _elections(tables),
     }
@@ -267,6 +273,28 @@ def _idempotence(_: Report, tables: Mapping[str, Any], n: Mapping[str, Any]) -> 
         )
 
 
+def _transactions(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    if n["aborted_bytes"] > _ABORTED_WORTH_TELLING * n["transactional_bytes"]:
+        yield Finding(
+            COST,
+            f"{share(n['aborted_bytes'], n['transactional_bytes'])} of the bytes in transactions "
+            f"belong to aborted ones: {size(n['aborted_bytes'])} that no read_committed consumer "
+            "gets.",
+        )
+    rows = [row for row in report.tables["transactions"].to_pylist() if row["open"]]
+    oldest = min(rows, key=lambda row: row["oldest_open_ms"], default=None)
+    if oldest is None:
+        return
+    age_ms = report.window.last_ms - oldest["oldest_open_ms"]
+    if age_ms > _OPEN_WORTH_TELLING_MS:
+        yield Finding(
+            RISK,
+            f"A transaction in {plain(oldest['topic'])} has been open for {duration(age_ms)}: "
+            f"read_committed consumers wait at it, {count(oldest['stable_lag'])} offsets behind "
+            "at most. kafka-transactions find-hanging names it.",
+        )
+
+
 def _unrest(_: Report, tables: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
     fenced = {
         broker
@@ -293,5 +321,6 @@ def _times(number: float) -> str:
 
 
 _FINDERS: Final = (
-    _dead, _free, _requests, _smalls, _hot, _late, _refusal_findings, _idempotence, _unrest,
+    _dead, _free, _requests, _smalls, _hot, _late, _refusal_findings, _idempotence, _transactions,
+    _unrest,
 )  # fmt: skip

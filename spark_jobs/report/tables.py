@@ -189,6 +189,53 @@ def _partitions(facts: Facts) -> Rows:
     return [row for _, row in sorted(rows.items(), key=lambda item: (-item[1]["bytes"], item[0]))]
 
 
+def _transactions(facts: Facts) -> Rows:
+    found: dict[str, dict[str, Any]] = {}
+
+    def row_of(topic_id: str) -> dict[str, Any]:
+        numbers = [one.name for one in TABLES["transactions"].columns if one.kind == "number"]
+        empty = {"topic": facts.name(topic_id), "oldest_open_ms": None}
+        return found.setdefault(topic_id, empty | dict.fromkeys(numbers, 0))
+
+    for row in _of(facts.first, "marker"):
+        row_of(row["name"])["commits" if row["number"] else "aborts"] += row["batches"]
+    for row in _of(facts.counts, "transactional"):
+        row_of(row["name"]).update(_written_objects(row) | {"aborted_bytes": row["part_bytes"]})
+    ends: dict[tuple[str, int], int] = defaultdict(int)
+    for row in (*_of(facts.first, "end"), *_of(facts.counts, "end")):
+        place = row["name"], row["number"]
+        ends[place] = max(ends[place], row["highest"])
+    began = {_key(row): row["lowest"] for row in _of(facts.counts, "begun_at")}
+    for row in _open_transactions(facts):
+        topic = row_of(row["name"])
+        topic["open"] += 1
+        lag = ends[row["name"], row["number"]] - row["lowest"]
+        topic["stable_lag"] = max(topic["stable_lag"], lag)
+        since, oldest = began[_key(row)], topic["oldest_open_ms"]
+        topic["oldest_open_ms"] = since if oldest is None else min(since, oldest)
+    return [row for _, row in sorted(found.items(), key=lambda item: (-item[1]["bytes"], item[0]))]
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("name", "number", "level", "time_ms"))
+
+
+def _open_transactions(facts: Facts) -> Rows:
+    """Return the last transaction of each producer in each partition that no marker has ended."""
+    last: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in _of(facts.counts, "begun"):
+        key = _key(row)[:3]
+        if key not in last or row["time_ms"] > last[key]["time_ms"]:
+            last[key] = row
+    ended = {_key(row)[:3]: row["highest"] for row in _of(facts.first, "ended")}
+    starts = {(row["name"], row["number"]): row["highest"]
+              for row in _of(facts.first, "log_start")}  # fmt: skip
+    return [
+        row for key, row in last.items()
+        if row["time_ms"] > ended.get(key, -1) and starts.get(key[:2], 0) != GONE
+    ]  # fmt: skip
+
+
 def _broker_objects(facts: Facts) -> Rows:
     return [
         {"broker_id": row["number"], **{k: row[k] for k in ("time_ms", "objects", "bytes")}}
@@ -434,6 +481,7 @@ _BUILD: Final[Mapping[str, Callable[[Facts], Rows]]] = {
     "topic_throughput": _topic_throughput,
     "producer_throughput": _producer_throughput,
     "partitions": _partitions,
+    "transactions": _transactions,
     "broker_objects": _broker_objects,
     "sizes": _sizes,
     "fan_in": _fan_in,

@@ -6,7 +6,7 @@ Source: docs/design/transactions-batches.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from coordinator.batch.memory import InMemoryState
+from raft.segments.segment import segment_name
 from records.diskless import (
     AbortedState,
     ObjectCommitRecord,
@@ -30,6 +31,11 @@ from records.uuids import encode_uuid
 from spark_jobs.audit.one_log import AuditRequest
 from spark_jobs.orphans.known_objects import Kind, known_objects_of
 from spark_jobs.readers.log_files import LogFiles
+from spark_jobs.readers.logs import CLUSTER_METADATA
+from spark_jobs.report.cube import LocalReportEngine
+from spark_jobs.report.job import Question, make_report
+from spark_jobs.report.page import page
+from spark_jobs.report.summary import summarise
 from spark_jobs.retention.digest_cache import DigestCache
 from spark_jobs.retention.sweep import make_plan
 from spark_jobs.tables.arrow_batches import read_table
@@ -165,6 +171,59 @@ def test_retention_plans_of_logs_with_transactions_equal_those_of_a_naive_planne
         assert plan.rows == expected_rows
         accepted = worlds.batch_bytes(0)
         assert plan.effects[0] == naive_effect(state, expected_rows, accepted)
+
+
+@dataclass
+class OneLog:
+    """A coordinator's log beside an empty cluster's (`spark_jobs.readers.logs.Logs`)."""
+
+    directory: Path
+    cluster_id: str = "testcluster"
+
+    def names(self) -> list[str]:
+        return [CLUSTER_METADATA, "__diskless-metadata-0"]
+
+    def log(self, name: str) -> LogFiles:
+        return LogFiles(self.directory / name)
+
+
+@pytest.mark.parametrize("per_segment", [None, 1], ids=["in one", "one by one"])
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "from a checkpoint"])
+def test_the_report_counts_markers_aborted_bytes_open_transactions_and_lag(
+    tmp_path: Path, per_segment: int | None, cut: bool
+) -> None:
+    life = list(the_transactional_history())
+    directory = tmp_path / "__diskless-metadata-0"
+    write_entries(tmp_path / CLUSTER_METADATA, [])
+    (tmp_path / CLUSTER_METADATA / segment_name(0)).touch()
+    if cut:  # before the last commits, which open two transactions
+        at = records(life, ObjectCommitRecord)[-2]
+        directory.mkdir()
+        write_checkpoint(directory, at, [encode_record(one) for one in checkpoint_at(life, at)])
+        life = [replace(life[at], gap=at), *life[at + 1 :]]
+    write_entries(directory, life, per_segment)
+    report = make_report(OneLog(tmp_path), LocalReportEngine(), Question(now_ms=START_MS))
+    (row,) = report.tables["transactions"].to_pylist()
+    assert (row["open"], row["stable_lag"]) == (2, 5)
+    assert row["oldest_open_ms"] == START_MS
+    if not cut:
+        assert (row["commits"], row["aborts"]) == (3, 3)
+        assert (row["batches"], row["records"]) == (7, 12)
+        assert (row["bytes"], row["aborted_bytes"]) == (700, 300)
+        texts = [finding.text for finding in summarise(report).findings]
+        assert any("43 % of the bytes in transactions belong to aborted" in one for one in texts)
+        assert "aborted" in page(report, summarise(report), engine="local")
+
+
+def test_the_report_names_a_transaction_that_is_open_for_long(tmp_path: Path) -> None:
+    write_entries(tmp_path / CLUSTER_METADATA, [])
+    (tmp_path / CLUSTER_METADATA / segment_name(0)).touch()
+    life = list(the_transactional_history())
+    write_entries(tmp_path / "__diskless-metadata-0", a_transaction_is_open_for_21_minutes(life))
+    report = make_report(OneLog(tmp_path), LocalReportEngine(), Question(now_ms=START_MS))
+    later = replace(report.window, last_ms=START_MS + 21 * 60_000)
+    texts = [one.text for one in summarise(replace(report, window=later)).findings]
+    assert any("has been open for 21 min" in one for one in texts), texts
 
 
 # --- planted faults -----------------------------------------------------------------------------

@@ -21,11 +21,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from records.errors import RecordError
 from spark_jobs.audit.one_log import AuditRequest, LogAudit, Progress, Report
 from spark_jobs.audit.rows import EndState, TopicPartition
 from spark_jobs.audit.rules import Fault, Faults, rule
 from spark_jobs.audit.store import Depth
+from spark_jobs.audit.transaction_log import (
+    TRANSACTION_LOG,
+    IdState,
+    newest_transactions,
+    open_not_ended,
+)
 from spark_jobs.readers.engines import Engine
+from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA, Logs, LogsError
 
 LOGS_ONLY: Final = AuditRequest()
@@ -57,16 +65,33 @@ def audit(
     names = logs.names()
     if not names:
         raise LogsError("there is no log to audit")
+    known, why_unknown = _transaction_log(logs)
     for name in names:
         one = LogAudit(logs, name, engine, audit_request, report, progress)
         if name.startswith(DISKLESS_METADATA):
             ends.append((name, one.audit_coordinator()))
+            if known is not None:
+                found = open_not_ended(one.open, known, one.newest_ms)
+                report.findings.add("open-not-ended", name, found)
+            elif one.open:
+                report.unchecked["open-not-ended"] = why_unknown
         elif name == CLUSTER_METADATA:
             one.audit_cluster()
         one.compare_replicas()
     report.findings.add("one-coordinator", CLUSTER_METADATA, one_coordinator(ends))
     _note_unchecked(report, audit_request)
     return report
+
+
+def _transaction_log(logs: Logs) -> tuple[dict[int, IdState] | None, str]:
+    """Return the newest transactions of the transaction log; None, and why, if it is unreadable.
+
+    It is read before the coordinators' logs: an end that it has is then in these, too.
+    """
+    try:
+        return newest_transactions(logs.log(TRANSACTION_LOG)), ""
+    except (LogsError, LostRangeError, RecordError, OSError) as error:
+        return None, f"{TRANSACTION_LOG} cannot be read: {error}"
 
 
 def _note_unchecked(report: Report, audit_request: AuditRequest) -> None:

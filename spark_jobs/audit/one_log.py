@@ -61,7 +61,13 @@ from spark_jobs.audit.tasks import (
     sum_batches,
     summarise_part,
 )
-from spark_jobs.audit.transactions import MAX_TIMEOUT_MS, TransactionState, TransactionTracker
+from spark_jobs.audit.transactions import (
+    MAX_TIMEOUT_MS,
+    Open,
+    ProducerKey,
+    TransactionState,
+    TransactionTracker,
+)
 from spark_jobs.readers.engines import Engine
 from spark_jobs.readers.log_files import FileSpan, LogFiles
 from spark_jobs.readers.logs import DISKLESS_METADATA, Log, Logs, LogsError, Span
@@ -146,6 +152,8 @@ class LogAudit:
         self._cluster_id, self._name = logs.cluster_id, name
         self._engine, self._request, self._progress = engine, audit_request, progress
         self._report, self._findings = report, report.findings
+        self.open: dict[ProducerKey, Open] = {}  # transactions, at the end of a coordinator's log
+        self.newest_ms = -1  # time of the newest commit or marker, ms since 1970
         self._end = self._log.end_offset()
         self._checkpoints = self._all_checkpoints()
         self._spans = self._plan_spans()
@@ -262,8 +270,8 @@ class LogAudit:
         )
         ends = sorted({one.span.end_offset for one in self._checkpoints_to_compare()})
         found = {offset: tracker.advance_to(offset) for offset in ends}
-        newest_ms = max((part.newest_ms for part in parts), default=-1)
-        tracker.check_age(self._end, newest_ms, self._request.max_timeout_ms)
+        self.newest_ms = max((part.newest_ms for part in parts), default=-1)
+        self.open = tracker.check_age(self._end, self.newest_ms, self._request.max_timeout_ms)
         return found
 
     def _read_checkpoints(self) -> dict[Span, CoordinatorFacts]:

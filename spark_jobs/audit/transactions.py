@@ -329,13 +329,16 @@ class TransactionTracker:
             {place: self._live_aborted(place, offset) for place in self._aborted if place in there},
         )
 
-    def check_age(self, offset: int, now_ms: int, max_timeout_ms: int) -> None:
-        """Report the transactions that are open for too long at the log's end."""
+    def check_age(self, offset: int, now_ms: int, max_timeout_ms: int) -> dict[ProducerKey, Open]:
+        """Report the transactions that are open for too long at the log's end; return all open."""
+        opened = {}
         for key, state in self.advance_to(offset).producers.items():
             topic = self._ledger.topic(key[0][0], offset)
-            if topic is not None and topic.deleted >= offset:
+            if state.open is not None and topic is not None and topic.deleted >= offset:
+                opened[key] = state.open
                 found = transactions_timely(key, state, now_ms, max_timeout_ms)
                 self._findings.add("transactions-timely", self._log, found)
+        return opened
 
     def _check(self, name: str, *facts: Any) -> None:
         self._findings.add(name, self._log, RULES[name].check(*facts))

@@ -228,7 +228,8 @@ class QuorumLogs:
         quorum = Quorum(tuple(addresses), "", _replica_id(), timeout_ms)
         with QuorumLink(quorum, CLUSTER_METADATA) as link:
             self.cluster_id = checked_cluster_id(link.cluster_id(), "the quorum")
-            self._names = names_in_order(link.names())
+            self._all = link.names()
+            self._names = names_in_order(self._all)
         self.quorum = replace(quorum, cluster_id=self.cluster_id)
 
     def names(self) -> list[str]:
@@ -236,11 +237,11 @@ class QuorumLogs:
         return list(self._names)
 
     def log(self, name: str) -> QuorumLog:
-        """Return a log of the quorum by its name.
+        """Return a log of the quorum by its name; also one that `names` leaves out.
 
         Raises:  LogsError if the cluster has no log of that name.
         """
-        if name not in self._names:
+        if name not in (*self._names, *self._all):
             raise LogsError(f"the cluster has no log {name}; it has: {', '.join(self._names)}")
         return QuorumLog(self.quorum, name)
 

@@ -13,11 +13,17 @@ from typing import Final
 
 from spark_jobs.readers.inputs import Inputs
 from spark_jobs.readers.log_files import SPLIT_BYTES
-from spark_jobs.readers.logs import Logs
+from spark_jobs.readers.logs import Logs, LogsError
 from spark_jobs.readers.object_store import StoreOptions
 from spark_jobs.readers.spans import TASK_BYTES
 from spark_jobs.tables.schemas import RECORD
-from spark_jobs.tables.views import can_hold, resolve_table, schema_named
+from spark_jobs.tables.views import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    can_hold,
+    resolve_table,
+    schema_named,
+)
 
 LAST: Final = (1 << 63) - 1
 EARLIEST: Final = "earliest"
@@ -50,6 +56,10 @@ class OptionError(ValueError):
     """An option is missing, unknown or impossible. The message names it."""
 
 
+OTHER_LOGS: Final = (f"{CONSUMER_OFFSETS}0", f"{TRANSACTION_STATE}0")
+"""Logs that no job reads unless a table or an option names them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of a read, parsed."""
@@ -80,11 +90,22 @@ class Options:
         """
         there = logs.names()
         names = list(self.logs) or [name for name in there if can_hold(self.table, name)]
+        others = (name for name in OTHER_LOGS if can_hold(self.table, name))
+        names = names or [name for name in others if _has(logs, name)]
         if not names:
             raise OptionError(f"log: no log here holds {self.table}; there are: {', '.join(there)}")
         if len(names) > 1 and (self.start_offset is not None or self.end_offset is not None):
             raise OptionError("log: name one log with startOffset or endOffset")
         return [name for name in names if self.only_logs is None or name in self.only_logs]
+
+
+def _has(logs: Logs, name: str) -> bool:
+    """Return whether the input has a log that `Logs.names` leaves out."""
+    try:
+        logs.log(name)
+    except LogsError:
+        return False
+    return True
 
 
 def parse_options(options: Mapping[str, str]) -> Options:

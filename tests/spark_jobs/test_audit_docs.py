@@ -23,7 +23,7 @@ END: Final = "<!-- end of rules -->\n"
 
 ELSEWHERE: Final = {  # in tests of their own
     "log-readable", "one-coordinator", "replicas-agree", "checkpoint-readable",
-    "cluster-checkpoint-replay", "checkpoint-cleaning-replay",
+    "cluster-checkpoint-replay", "checkpoint-cleaning-replay", "open-not-ended",
 }  # fmt: skip
 
 

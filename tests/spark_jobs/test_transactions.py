@@ -27,9 +27,13 @@ from records.diskless import (
     TransactionMarkersRecord,
 )
 from records.frame import encode_record
+from records.transactions import TransactionPartitionsRecord, TransactionStateRecord
 from records.uuids import encode_uuid
+from spark_jobs.audit.job import audit
 from spark_jobs.audit.one_log import AuditRequest
+from spark_jobs.audit.transaction_log import TRANSACTION_LOG
 from spark_jobs.orphans.known_objects import Kind, known_objects_of
+from spark_jobs.readers.engines import LocalEngine
 from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.readers.logs import CLUSTER_METADATA
 from spark_jobs.report.cube import LocalReportEngine
@@ -48,6 +52,8 @@ from tests.coordinator.batch.subjects import START_MS
 from tests.examples import seeds
 from tests.spark_jobs.audit_plants import Plant, changed, edit
 from tests.spark_jobs.audit_world import (
+    COORDINATOR,
+    DirectoryLogs,
     Entry,
     audit_directory,
     broken_rules,
@@ -356,6 +362,60 @@ def test_the_audit_takes_the_maximum_transaction_timeout_of_the_cluster(tmp_path
     write_entries(tmp_path, a_transaction_is_open_for_21_minutes(list(the_transactional_history())))
     asked = AuditRequest(max_timeout_ms=20 * 60_000)
     assert not broken_rules(audit_directory(tmp_path, audit_request=asked))
+
+
+def id_state(name: str, producer: int, number: int, state: int) -> TransactionStateRecord:
+    """Return a record of the transaction log, of the time at which the history begins."""
+    return TransactionStateRecord(
+        transactional_id=name, producer_id=producer, producer_epoch=0, last_producer_epoch=-1,
+        timeout_ms=60_000, state=state, transaction_number=number, epoch_began_at_ms=START_MS,
+        started_at_ms=START_MS, updated_at_ms=START_MS,
+    )  # fmt: skip
+
+
+ONGOING, COMPLETE_COMMIT = 1, 4
+
+
+@pytest.mark.parametrize(
+    ("of_seven", "minutes", "faults"),
+    [
+        (id_state("one", 7, 3, ONGOING), 6, 0),
+        (id_state("one", 7, 3, COMPLETE_COMMIT), 6, 1),
+        (id_state("one", 7, 4, ONGOING), 6, 1),
+        (id_state("one", 7, 3, COMPLETE_COMMIT), 4, 0),
+        (id_state("one", 77, 3, ONGOING), 6, 1),
+    ],
+    ids=["it is ongoing", "it has ended", "a newer one began", "it ended just now", "not known"],
+)
+def test_the_audit_reports_a_transaction_that_is_open_only_in_a_partition(
+    tmp_path: Path, of_seven: TransactionStateRecord, minutes: int, faults: int
+) -> None:
+    life = list(the_transactional_history())
+    at = records(life, ObjectCommitRecord)[-2]
+    edit(life, at, committed_at_ms=START_MS + minutes * 60_000)
+    write_entries(tmp_path / COORDINATOR, life)
+    state = [Entry(1), Entry(of_seven), Entry(id_state("two", 9, 4, COMPLETE_COMMIT))]
+    begun = TransactionPartitionsRecord(
+        transactional_id="two", transaction_number=5, topics=(), metadata_offset=0,
+        added_at_ms=START_MS,
+    )  # fmt: skip
+    write_entries(tmp_path / TRANSACTION_LOG, [*state, Entry(begun)])
+    logs = WithTransactionLog({name: tmp_path / name for name in (COORDINATOR, TRANSACTION_LOG)})
+    report = audit(logs, LocalEngine())
+    wanted = {"open-not-ended": faults} if faults else {}
+    assert broken_rules(report) == wanted, describe_findings(report)
+
+
+class WithTransactionLog(DirectoryLogs):
+    """Directories of logs, of which jobs are not told the transaction log's."""
+
+    def names(self) -> list[str]:
+        return [COORDINATOR]
+
+
+def test_the_audit_names_the_rule_that_it_skips_without_a_transaction_log(tmp_path: Path) -> None:
+    write_entries(tmp_path, list(the_transactional_history()))
+    assert "__transaction_state-0" in audit_directory(tmp_path).unchecked["open-not-ended"]
 
 
 IN_CHECKPOINTS: Final[list[tuple[str, type, str, int]]] = [

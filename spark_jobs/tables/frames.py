@@ -51,7 +51,10 @@ _KEY: Final = ("topic_id", "partition", "producer_id")
 
 @dataclass(frozen=True, slots=True)
 class StateFrames:
-    """A state as unordered DataFrames, with the columns of `LogState`; `offset` is exclusive."""
+    """A state as unordered DataFrames, with the columns of `LogState`; `offset` is exclusive.
+
+    Transactions and aborted entries are in `LogState` only.
+    """
 
     offset: int
     topics: Any

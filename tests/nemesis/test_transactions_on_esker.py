@@ -1,5 +1,7 @@
 """Transactional traffic on processes that are killed and paused, merged all the while: no anomaly.
 
+Readers see none, and an audit of logs, checkpoints and objects finds none.
+
 Which process is hit, when and how, follows from the seed; what the traffic does meanwhile does not.
 """
 
@@ -17,6 +19,7 @@ from tests.clients.client import How, Message
 from tests.clients.cluster import EskerCluster
 from tests.clients.world import World
 from tests.examples import seeds
+from tests.nemesis.audited import check_audit
 from tests.nemesis.transaction_history import Outcome, check
 from tests.nemesis.transaction_traffic import TransactionTraffic
 
@@ -78,4 +81,5 @@ def test_transactional_traffic_has_no_anomaly_while_nodes_are_killed_and_runs_me
         check(history)
         counts = history.counts()
         assert counts[Outcome.COMMITTED] > 300, counts
+        check_audit(cluster)
         cluster.check_alive()

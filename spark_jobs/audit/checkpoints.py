@@ -136,6 +136,7 @@ class CoordinatorFacts:
     cleanings: dict[TopicPartition, Cleaning] = field(default_factory=dict)
     aborted: dict[TopicPartition, list[Aborted]] = field(default_factory=dict)
     uncovered: list[tuple[TopicPartition, str]] = field(default_factory=list)  # aborted entries
+    inside: list[tuple[TopicPartition, str]] = field(default_factory=list)  # open transactions
     outside: list[tuple[int, str]] = field(default_factory=list)  # runs that exceed their object
 
 
@@ -157,6 +158,7 @@ def read_checkpoint(span: Span) -> tuple[CoordinatorFacts, Rows]:
     rows = reading.rows()
     reading.facts.live = live_state_of(rows)
     reading.check_aborted(rows)
+    reading.check_open(rows)
     return reading.facts, rows
 
 
@@ -278,6 +280,24 @@ class _CheckpointReader:
             record.last_stable_offsets, strict=True,
         )  # fmt: skip
         self.facts.aborted.setdefault(place, []).extend(map(Aborted._make, rows))
+
+    def check_open(self, rows: Rows) -> None:
+        """Note the open transactions that begin inside of a run, where no reader can stop."""
+        facts = self.facts
+        opened = {
+            key: one.transactions[1]
+            for key, one in facts.producers.items() if one.transactions[0] >= 0
+        }  # fmt: skip
+        if not opened:
+            return
+        names = [rows.places[code] for code in rows.place.tolist()]
+        bases = set(zip(names, rows["base_offset"].tolist(), strict=True))
+        for (place, producer_id), first in opened.items():
+            partition = facts.partitions.get(place)
+            start = partition.log_start if partition is not None else 0
+            if first >= start and (place, first) not in bases:
+                what = f"the transaction of producer {producer_id} begins at {first}"
+                facts.inside.append((place, f"{what}, where no run begins"))
 
     def check_aborted(self, rows: Rows) -> None:
         """Note the aborted transactions that do not end at a marker that aborts them.
@@ -533,6 +553,15 @@ def checkpoint_marked_unused(checkpoint: CoordinatorFacts) -> Faults:
 def checkpoint_aborted_marked(checkpoint: CoordinatorFacts) -> Faults:
     for place, what in checkpoint.uncovered:
         yield Fault(checkpoint.offset, f"{place[0]}-{place[1]}: {what}", "AbortedState")
+
+
+@rule(
+    "checkpoint-open-between", "13",
+    "An open transaction begins where a run begins, so that the last stable offset cuts no run.",
+)  # fmt: skip
+def checkpoint_open_between(checkpoint: CoordinatorFacts) -> Faults:
+    for place, what in checkpoint.inside:
+        yield Fault(checkpoint.offset, f"{place[0]}-{place[1]}: {what}", "ProducersState")
 
 
 STANDALONE_RULES: Final = tuple(rules_of(__name__))

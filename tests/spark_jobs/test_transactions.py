@@ -422,6 +422,7 @@ IN_CHECKPOINTS: Final[list[tuple[str, type, str, int]]] = [
     ("checkpoint-aborted-replay", AbortedState, "last_stable_offsets", 1),
     ("checkpoint-aborted-marked checkpoint-aborted-replay", AbortedState, "last_offsets", 1),
     ("checkpoint-producers-replay", ProducersState, "open_numbers", 1),
+    ("checkpoint-open-between checkpoint-producers-replay", ProducersState, "first_offsets", 1),
     ("checkpoint-producers-replay", ProducersState, "ended_numbers", 1),
     ("checkpoint-runs-replay", RunsState, "marker_epochs", 1),
 ]

@@ -96,6 +96,11 @@ def open_not_ended(
             if one.since_ms + GRACE_MS < now_ms:
                 yield Fault(None, f"{name}, and the transaction log has no such producer", COMMIT)
             continue
+        if state.number < one.number:
+            if one.since_ms + GRACE_MS < now_ms:
+                what = f"the transaction log knows numbers up to {state.number} of the producer"
+                yield Fault(None, f"{name}, and {what}", COMMIT)
+            continue
         is_over = state.number > one.number or state.state not in UNFINISHED
         if is_over and state.updated_at_ms + GRACE_MS < now_ms:
             what = f"transactional id {state.transactional_id!r} is at number {state.number}"

@@ -384,8 +384,18 @@ ONGOING, COMPLETE_COMMIT = 1, 4
         (id_state("one", 7, 4, ONGOING), 6, 1),
         (id_state("one", 7, 3, COMPLETE_COMMIT), 4, 0),
         (id_state("one", 77, 3, ONGOING), 6, 1),
+        (id_state("one", 7, 2, COMPLETE_COMMIT), 6, 1),
+        (id_state("one", 7, 2, COMPLETE_COMMIT), 4, 0),
     ],
-    ids=["it is ongoing", "it has ended", "a newer one began", "it ended just now", "not known"],
+    ids=[
+        "it is ongoing",
+        "it has ended",
+        "a newer one began",
+        "it ended just now",
+        "its producer is not known",
+        "its number is not known",
+        "its number is new",
+    ],
 )
 def test_the_audit_reports_a_transaction_that_is_open_only_in_a_partition(
     tmp_path: Path, of_seven: TransactionStateRecord, minutes: int, faults: int

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from records.errors import RecordError
-from spark_jobs.audit.one_log import AuditRequest, LogAudit, Progress, Report
+from spark_jobs.audit.one_log import AuditRequest, LogAudit, Progress, Report, log_if_there
 from spark_jobs.audit.rows import EndState, TopicPartition
 from spark_jobs.audit.rules import Fault, Faults, rule
 from spark_jobs.audit.store import Depth
@@ -37,6 +37,9 @@ from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA, Logs, LogsError
 
 LOGS_ONLY: Final = AuditRequest()
+
+OTHER_LOGS: Final = ("__consumer_offsets-0", TRANSACTION_LOG)
+"""Logs of which only the batches are checked, and that replicas agree."""
 
 
 @rule("one-coordinator", "5", "A partition has batches at one coordinator only.")
@@ -78,6 +81,11 @@ def audit(
         elif name == CLUSTER_METADATA:
             one.audit_cluster()
         one.compare_replicas()
+    for name in OTHER_LOGS:
+        if name not in names and log_if_there(logs, name) is not None:
+            one = LogAudit(logs, name, engine, audit_request, report, progress)
+            one.audit_batches()
+            one.compare_replicas()
     report.findings.add("one-coordinator", CLUSTER_METADATA, one_coordinator(ends))
     _note_unchecked(report, audit_request)
     return report

@@ -423,6 +423,30 @@ class WithTransactionLog(DirectoryLogs):
         return [COORDINATOR]
 
 
+def test_the_audit_checks_the_batches_of_the_transaction_log_and_compares_replicas(
+    tmp_path: Path,
+) -> None:
+    life = [Entry(1), Entry(id_state("one", 7, 3, ONGOING)), Entry(id_state("two", 9, 5, ONGOING))]
+    others = [*life[:-1], Entry(id_state("two", 9, 6, ONGOING))]
+    for node, entries in (("one", life), ("other", others)):
+        write_entries(tmp_path / node / COORDINATOR, list(the_transactional_history()))
+        write_entries(tmp_path / node / TRANSACTION_LOG, entries)
+    one, other = (
+        WithTransactionLog(
+            {name: tmp_path / node / name for name in (COORDINATOR, TRANSACTION_LOG)}
+        )
+        for node in ("one", "other")
+    )
+    report = audit(one, LocalEngine(), AuditRequest(replicas=(("node 2", other),), name="node 1"))
+    assert broken_rules(report) == {"replicas-agree": 1}, describe_findings(report)
+    assert report.findings.first("replicas-agree").log == TRANSACTION_LOG
+    path = tmp_path / "one" / TRANSACTION_LOG / segment_name(0)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    report = audit(one, LocalEngine())
+    assert broken_rules(report) == {"log-readable": 1}, describe_findings(report)
+    assert "open-not-ended" in report.unchecked
+
+
 def test_the_audit_names_the_rule_that_it_skips_without_a_transaction_log(tmp_path: Path) -> None:
     write_entries(tmp_path, list(the_transactional_history()))
     assert "__transaction_state-0" in audit_directory(tmp_path).unchecked["open-not-ended"]

@@ -73,5 +73,6 @@ def test_two_batch_coordinators_keep_committing_batches_while_their_leaders_are_
         check(cluster, old, OLD)
         check(cluster, new, NEW)
         audited = check_audit(cluster)
-        assert [bool(log.commits) for log in audited.logs] == [False, True, True]
+        committed = [log.name for log in audited.logs if log.commits]
+        assert committed == ["__diskless-metadata-0", "__diskless-metadata-1"]
         print(f"{old.acknowledged} and {new.acknowledged} records acknowledged")

@@ -32,7 +32,6 @@ from spark_jobs.audit.objects import rewritten_runs
 from spark_jobs.audit.one_log import AuditRequest
 from spark_jobs.audit.store import Depth, bad_run, is_sampled
 from spark_jobs.readers.engines import LocalEngine
-from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.readers.logs import CommittedFiles
 from spark_jobs.readers.object_store import DirectoryStore, StoreOptions, open_store
 from tests.coordinator.batch.actors import (
@@ -240,7 +239,7 @@ def test_the_audit_accepts_a_missing_object_that_was_deleted_during_the_audit(
     class Growing(DirectoryLogs):
         def log(self, name: str) -> CommittedFiles:
             ends = iter([end])
-            files = LogFiles(self.directories[name])
+            files = super().log(name).files
             return CommittedFiles(files, lambda: next(ends, end + 1))
 
     report = audit(Growing({COORDINATOR: tmp_path / "log"}), LocalEngine(), audit_request(store))

@@ -146,7 +146,7 @@ class Rewriter:
                 try:
                     if isinstance(data, BaseException):
                         raise data
-                    batches = _final_batches(run, data)
+                    batches = await self._verified_batches(run, data)
                     if run.base_offset < source.deleted_before:
                         deleted, batches = _cut(run, batches, source.deleted_before)
                         content.runs.append(deleted)
@@ -165,7 +165,7 @@ class Rewriter:
         return report
 
     async def _read_all(self, runs: Sequence[Run]) -> list[memoryview | BaseException]:
-        """Read runs object by object, a window of bytes at a time; return bytes or errors.
+        """Read runs object by object, a window of bytes at a time; return unverified bytes or errors.
 
         Why windows: a hundred thousand reads at once take longer than a read may.
         """
@@ -173,7 +173,7 @@ class Rewriter:
         results: dict[int, memoryview | BaseException] = {}
         places = iter(order)
         for window in _windows([runs[at] for at in order]):
-            reads = [asyncio.ensure_future(read_run(self._reader, run)) for run in window]
+            reads = [asyncio.ensure_future(read_stored(self._reader, run)) for run in window]
             try:
                 read = await asyncio.gather(*reads, return_exceptions=True)
             finally:

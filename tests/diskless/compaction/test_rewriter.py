@@ -220,7 +220,7 @@ def test_a_merge_of_many_runs_reads_a_bounded_number_of_bytes_at_once(
     monkeypatch.setattr(rewriting, "WINDOW_RUNS", 3)
     under_way = most = 0
 
-    async def read_run(reader: ObjectCache, run: Run) -> memoryview:
+    async def read_stored(reader: ObjectCache, run: Run) -> memoryview:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
@@ -229,8 +229,8 @@ def test_a_merge_of_many_runs_reads_a_bounded_number_of_bytes_at_once(
         finally:
             under_way -= 1
 
-    read_one = runs_reader.read_run
-    monkeypatch.setattr(rewriting, "read_run", read_run)
+    read_one = runs_reader.read_stored
+    monkeypatch.setattr(rewriting, "read_stored", read_stored)
 
     async def work() -> None:
         world = World()

@@ -165,7 +165,7 @@ class Rewriter:
         return report
 
     async def _read_all(self, runs: Sequence[Run]) -> list[memoryview | BaseException]:
-        """Read runs object by object, a window of bytes at a time; return unverified bytes or errors.
+        """Read runs by object, a window of bytes at a time; return unverified bytes or errors.
 
         Why windows: a hundred thousand reads at once take longer than a read may.
         """

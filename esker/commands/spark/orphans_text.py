@@ -26,7 +26,7 @@ _KINDS: Final = {
     "marked": "to be deleted already",
     "of_lease": "orphans that their coordinator knows",
     "leased": "of an open lease",
-    "not_given": "newer than the logs that were read",
+    "not_given": "under ids that the logs read here never gave",
     "other_coordinator": "of a coordinator without a log",
     "orphan": "orphans that only a listing shows",
 }

@@ -51,7 +51,7 @@ def _effect_lines(number: int, effect: Effect, prices: Prices) -> Iterator[str]:
     share = effect.removed_bytes / effect.live_bytes if effect.live_bytes else 0
     yield (
         f"Coordinator {number}: {effect.removed_bytes} of {effect.live_bytes} live bytes go "
-        f"({share:.0%}); {effect.objects_freed} objects of {effect.freed_bytes} bytes become free, "
+        f"({share:.2%}); {effect.objects_freed} objects of {effect.freed_bytes} bytes become free, "
         f"{prices.text(prices.month(effect.freed_bytes))} a month"
     )
     if not effect.pinned_bytes:

@@ -189,6 +189,7 @@ def archive_log(
             if not tasks:
                 return done
             for manifest in engine.run(partial(write_range, store), tasks):
+                _require_files(store, manifest)
                 store.write_new(manifest.range.manifest_key, manifest.to_json())
                 done.add(manifest)
                 progress(manifest.range)
@@ -211,6 +212,21 @@ def _check_history(store: ObjectStore, log: Log, last: Range) -> None:
             f"{archived}, and the log has one of epoch {found}: this is another log, restored or "
             "made anew; give another --out"
         )
+
+
+def _require_files(store: ObjectStore, manifest: Manifest) -> None:
+    """Raise ArchiveError unless this process sees all files that a task wrote for a range.
+
+    A worker on another machine may have written them into a directory of its own.
+    """
+    for file in manifest.files:
+        found = store.head(file.key)
+        if found is None or found.size_bytes != file.bytes:
+            raise ArchiveError(
+                f"{store.uri}: a task wrote {file.key} of {file.bytes} bytes, which cannot be seen "
+                "from here: give an --out that all Spark workers share, a bucket or one mounted "
+                "directory; the range does not count as archived"
+            )
 
 
 _MAX_REPLANS: Final = 5

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from errno import ENOENT
 from pathlib import Path
+from socket import gethostname
 from typing import Final
 
 from raft.segments.files import FileSystem, Mode, RealFileSystem
@@ -257,8 +259,12 @@ def read_batches(span: FileSpan, files: FileSystem | None = None) -> Iterator[Ba
         else:
             yield from _log_batches(span, files)
     except FileNotFoundError:
+        directory = span.path.parent
+        if not files.exists(directory):
+            why = f"no such directory on {gethostname()}: each Spark worker needs the log directory"
+            raise FileNotFoundError(ENOENT, why, str(directory)) from None
         raise LostRangeError(
-            span.path.parent, span.start_offset, None, f"{span.path.name} was deleted meanwhile"
+            directory, span.start_offset, None, f"{span.path.name} was deleted meanwhile"
         ) from None
 
 

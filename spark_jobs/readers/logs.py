@@ -210,7 +210,7 @@ class ReplicaLogs:
                 f"{log_dir} is not a node's log directory: no meta.properties{inside}"
             ) from None
         self.cluster_id = checked_cluster_id(meta.cluster_id, str(log_dir))
-        self._log_dir = log_dir
+        self._log_dir = log_dir.absolute()  # a Spark worker has a working directory of its own
         self._high_watermarks = high_watermarks
 
     def names(self) -> list[str]:

@@ -117,8 +117,8 @@ def open_store(uri: str, options: StoreOptions = StoreOptions()) -> ObjectStore:
 
     Raises:  ValueError for any other address.
 
-    >>> open_store("objects").uri
-    'objects'
+    >>> open_store("/objects").uri
+    '/objects'
     >>> open_store("s3:///x")
     Traceback (most recent call last):
     ValueError: 's3:///x' is not s3://BUCKET[/PREFIX]
@@ -137,11 +137,14 @@ def open_store(uri: str, options: StoreOptions = StoreOptions()) -> ObjectStore:
 
 
 class DirectoryStore:
-    """Objects as files below a directory; the key is the path."""
+    """Objects as files below a directory; the key is the path.
+
+    Its path is made absolute, because a Spark worker has a working directory of its own.
+    """
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self._objects = ObjectDirectory(root, creates_root=True)
+        self._root = root.absolute()
+        self._objects = ObjectDirectory(self._root, creates_root=True)
 
     def __reduce__(self) -> tuple[type[DirectoryStore], tuple[Path]]:
         """Pickle the directory store as its path."""

@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,8 +28,9 @@ from records.frame import decode_record, encode_record
 from spark_jobs.archive.check import check_archive
 from spark_jobs.archive.engines import LocalArchiveEngine
 from spark_jobs.archive.job import archive, open_archive
-from spark_jobs.readers.archive_layout import AVRO, CHECKPOINT, PARQUET, Range
-from spark_jobs.readers.archived_logs import ArchivedLogs, read_manifest
+from spark_jobs.archive.range_writer import write_range
+from spark_jobs.readers.archive_layout import AVRO, CHECKPOINT, PARQUET, ArchiveError, Range
+from spark_jobs.readers.archived_logs import ArchivedLogs, list_ranges, read_manifest
 from spark_jobs.readers.avro_files import AvroWriter, read_avro
 from spark_jobs.readers.envelope import SCHEMA, batches_of, rows_of
 from spark_jobs.readers.log_files import LostRangeError
@@ -242,6 +244,26 @@ def test_concurrent_archive_jobs_write_the_same_files(logs: FileLogs, store: Obj
     assert raw(store) == logs.raw()
     found = check_archive(store, engine=LocalArchiveEngine())
     assert (found.faults, found.strangers) == ([], [])
+
+
+def test_no_range_counts_as_archived_if_a_worker_wrote_its_files_where_the_driver_cannot_see_them(
+    logs: FileLogs, store: ObjectStore, tmp_path: Path
+) -> None:
+    own = open_store(str(tmp_path / "worker"))
+
+    class Elsewhere(LocalArchiveEngine):
+        """Writes the files of each range into a directory of the worker's own."""
+
+        def run(self, work, items):  # type: ignore[no-untyped-def]
+            assert work.func is write_range
+            return super().run(partial(write_range, own), items)
+
+    about = open_archive(store, CLUSTER_ID)
+    with pytest.raises(ArchiveError, match="that all Spark workers share"):
+        archive(logs, store, about=about, engine=Elsewhere(), range_bytes=RANGE_BYTES)
+    assert not list_ranges(store)
+    archive(logs, store, about=about, engine=LocalArchiveEngine(), range_bytes=RANGE_BYTES)
+    assert raw(store) == logs.raw()
 
 
 # --- a head that was cut --------------------------------------------------------------------------

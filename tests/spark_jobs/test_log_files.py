@@ -124,6 +124,15 @@ def test_a_segment_deleted_between_planning_and_reading_a_span_raises_a_lost_ran
         list(read_values(spans[0]))
 
 
+def test_a_log_directory_that_a_worker_lacks_is_not_taken_for_deleted_offsets(
+    log: LogFiles,
+) -> None:
+    spans = log.spans(30)
+    log.directory.rename(log.directory.with_name("elsewhere"))
+    with pytest.raises(FileNotFoundError, match="each Spark worker needs the log directory"):
+        list(read_values(spans[0]))
+
+
 def checkpoint(directory: Path, end_offset: int, key: bytes) -> None:
     snapshot_id = OffsetAndEpoch(Offset(end_offset), Epoch(1))
     with CheckpointWriter.create(FILES, directory, snapshot_id, last_timestamp=900) as writer:

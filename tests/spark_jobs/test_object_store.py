@@ -195,6 +195,16 @@ def test_opening_an_invalid_store_address_raises_an_error(uri: str) -> None:
         open_store(uri)
 
 
+def test_a_directory_store_opened_by_a_relative_path_is_the_same_in_any_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pickled = pickle.dumps(open_store("archive"))
+    (tmp_path / "worker").mkdir()
+    monkeypatch.chdir(tmp_path / "worker")
+    assert pickle.loads(pickled).uri == str(tmp_path / "archive")
+
+
 def test_the_object_store_of_jobs_cannot_delete_an_object() -> None:
     """By name: no code of jobs, nor of the stores they may import, calls what deletes an object.
 

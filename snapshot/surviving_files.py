@@ -49,7 +49,7 @@ def read_copy(files: FileSystem, directory: Path, *, high_watermark: int = 0) ->
             f"{directory}: the log starts at offset {state.log_start_offset}, and no sound "
             f"checkpoint reaches it (the newest ends at {covered}); name another source by --from"
         )
-    end, found = covered, list[EpochStart]()
+    end, found, is_cut = covered, list[EpochStart](), False
     if not state.resetting:
         scanned, found, damaged = _scan_segments(files, directory, first_needed=covered)
         end = max(scanned, covered)
@@ -58,11 +58,13 @@ def read_copy(files: FileSystem, directory: Path, *, high_watermark: int = 0) ->
             damage.append(
                 f"{directory}: ends at {end}, below recovery point {state.recovery_point}"
             )
+        is_cut = bool(damaged) or end < state.recovery_point
     log = SurvivingLog(
         directory=directory,
         epochs=_merged(below, found),
         end=end,
         committed=max(Offset(high_watermark), state.floor, covered),  # checkpoints: committed alone
+        damaged=is_cut,
     )
     return CopyOnDisk(log=log, checkpoint=checkpoint, damage=tuple(damage))
 

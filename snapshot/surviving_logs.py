@@ -1,9 +1,13 @@
 """Chooses the copy of a log that a restore continues from, among the copies that survived.
 
-Directories of voters and of brokers hold copies of the same log, each up to another offset. The
-newest copy by (last epoch, end offset) has every record that an older copy knew to be committed:
-that is the rule by which voters elect a leader. So a copy that knew committed records which the
-newest copy lacks proves a fork, and then no rule says which history is right.
+Directories of voters and of brokers hold copies of the same log, each up to another offset. All
+records that a copy held and knew to be committed were committed. So where two copies differ below
+what one of them knew, the other's records from there on were never committed, and it is left out.
+If both knew, the log has forked, and no rule says which history is right.
+
+Of the rest, the newest copy by (last epoch, end offset) is chosen. The trap: with a majority of the
+voters gone, no copy need know what was committed last. What only another copy has, and no copy
+disproves, may have been acknowledged.
 
 Two logs with one epoch at one offset have the same records up to there (KIP-595), so epochs and
 their first offsets suffice to compare logs. No record is read here.
@@ -16,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from raft.segments.epochs import EpochStart
@@ -34,6 +39,7 @@ class SurvivingLog:
     epochs: tuple[EpochStart, ...]  # rising; may begin below the log, from a checkpoint's header
     end: Offset  # exclusive: all below are sound on this disk
     committed: Offset  # exclusive: the directory knew all below to be committed; may exceed `end`
+    damaged: bool = False  # records behind `end` were cut off, perhaps of newer epochs
 
     @property
     def last_epoch(self) -> int:
@@ -57,16 +63,24 @@ class OtherCopy:
 
     log: SurvivingLog
     common_end: Offset | None  # exclusive; None: epochs do not reach down to a common record
-
-    @property
-    def contradicts(self) -> bool:
-        """Return whether this copy has committed records that the chosen copy lacks."""
-        return self.common_end is not None and self.common_end < self.log.held
+    uncommitted_from: Offset  # the copy's records from here on were certainly never committed
 
     @property
     def dropped(self) -> int:
-        """Return the number of records that only this copy has."""
+        """Return the number of records that the chosen copy lacks and this one has."""
         return 0 if self.common_end is None else self.log.end - self.common_end
+
+    @property
+    def doubtful(self) -> int:
+        """Return the number of dropped records that may have been acknowledged."""
+        if self.common_end is None:
+            return 0
+        return max(0, self.uncommitted_from - self.common_end)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Return whether this copy, before it was damaged, may have been the newer one."""
+        return self.log.damaged and self.doubtful > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,34 +89,51 @@ class LogChoice:
 
     chosen: SurvivingLog
     others: tuple[OtherCopy, ...]
-    lost: int  # records known to be committed that no copy has
-
-    @property
-    def contradictions(self) -> tuple[OtherCopy, ...]:
-        """Return the copies that prove a fork, so that an operator has to leave one side out."""
-        return tuple(other for other in self.others if other.contradicts)
+    forks: tuple[tuple[SurvivingLog, SurvivingLog], ...]  # an operator has to leave one side out
+    lost: int  # log records known to be committed that the chosen copy lacks at its end
 
 
 def choose_log(copies: Sequence[SurvivingLog]) -> LogChoice:
-    """Choose the newest copy by (last epoch, end offset) and compare each other copy with it.
+    """Choose the newest copy that no other copy disproves, and compare each other copy with it.
 
-    The earlier of two equal copies is chosen.
+    The earlier of two equal copies is chosen. If all copies are disproved, `forks` is not empty.
 
     Raises:  NoCopyError without a copy.
     """
     if not copies:
         raise NoCopyError("no source has a copy of this log; name another directory by --from")
-    chosen = max(copies, key=lambda copy: (copy.last_epoch, copy.end))
+    sound_ends = [_uncommitted_from(copy, copies) for copy in copies]
+    proven = [
+        copy for copy, sound_end in zip(copies, sound_ends, strict=True) if sound_end == copy.end
+    ]
+    chosen = max(proven or copies, key=lambda copy: (copy.last_epoch, copy.end))
     committed = max(copy.committed for copy in copies)
     return LogChoice(
         chosen=chosen,
         others=tuple(
-            OtherCopy(log=copy, common_end=common_end(copy, chosen))
-            for copy in copies
+            OtherCopy(log=copy, common_end=common_end(copy, chosen), uncommitted_from=sound_end)
+            for copy, sound_end in zip(copies, sound_ends, strict=True)
             if copy is not chosen
+        ),
+        forks=tuple(
+            (one, other)
+            for one, other in combinations(copies, 2)
+            if _differ_below(one, other, min(one.held, other.held)) is not None
         ),
         lost=max(0, committed - chosen.end),
     )
+
+
+def _uncommitted_from(copy: SurvivingLog, copies: Sequence[SurvivingLog]) -> Offset:
+    """Return the first offset at which another copy's committed records differ, or the end."""
+    differences = (_differ_below(copy, other, min(other.held, copy.end)) for other in copies)
+    return min((at for at in differences if at is not None), default=copy.end)
+
+
+def _differ_below(one: SurvivingLog, other: SurvivingLog, limit: int) -> Offset | None:
+    """Return the first offset at which two copies differ, or None if it is not below `limit`."""
+    end = common_end(one, other)
+    return end if end is not None and end < limit else None
 
 
 def common_end(one: SurvivingLog, other: SurvivingLog) -> Offset | None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from records.types import OffsetAndEpoch
-from snapshot import PartDownload, PartFile, SnapshotStore
+from snapshot import PartDownload, PartFile, SnapshotStore, surviving_logs
 from snapshot.host import MachineHost
 from snapshot.kv import KeyValueMachine, _Change
 from snapshot.surviving_logs import OtherCopy, SurvivingLog
@@ -112,12 +112,22 @@ def restores_the_longest_copy(patch: pytest.MonkeyPatch) -> None:
 
 
 def restores_across_a_fork(patch: pytest.MonkeyPatch) -> None:
-    """Committed records that the chosen copy lacks are dropped without a word."""
-    patch.setattr(OtherCopy, "contradicts", False)
+    """Copies that differ in committed records are taken for copies of one history."""
+    patch.setattr(surviving_logs, "_differ_below", lambda *_: None)
+
+
+def restores_what_another_copy_disproves(patch: pytest.MonkeyPatch) -> None:
+    """The newest copy is chosen although another copy disproves its last records."""
+    patch.setattr(surviving_logs, "_uncommitted_from", lambda copy, _: copy.end)
+
+
+def hides_dropped_records(patch: pytest.MonkeyPatch) -> None:
+    """What only another copy has is taken to have never been acknowledged."""
+    patch.setattr(OtherCopy, "doubtful", 0)
 
 
 def takes_a_torn_tail_for_a_fork(patch: pytest.MonkeyPatch) -> None:
-    """Records that a copy has lost itself count as its evidence against the chosen copy."""
+    """Records that a copy has lost itself count as its evidence against other copies."""
     patch.setattr(SurvivingLog, "held", property(lambda log: log.committed))
 
 
@@ -153,15 +163,23 @@ STORIES: list[tuple[Patch, Callable[[], None]]] = [
     ),
     (
         restores_the_longest_copy,
-        test_surviving_logs.test_a_newer_epoch_wins_over_a_longer_log_of_an_older_epoch,
+        test_surviving_logs.test_a_newer_epoch_wins_over_a_longer_log_that_no_copy_disproves,
     ),
     (
         restores_across_a_fork,
-        test_surviving_logs.test_a_copy_with_committed_records_that_the_newest_copy_lacks_contradicts_it,
+        test_surviving_logs.test_copies_that_knew_different_records_as_committed_prove_a_fork,
+    ),
+    (
+        restores_what_another_copy_disproves,
+        test_surviving_logs.test_a_copy_is_left_out_where_an_older_one_knew_other_records_as_committed,
+    ),
+    (
+        hides_dropped_records,
+        test_surviving_logs.test_dropped_records_that_no_copy_disproves_may_have_been_acknowledged,
     ),
     (
         takes_a_torn_tail_for_a_fork,
-        test_surviving_logs.test_a_torn_copy_contradicts_only_by_records_that_it_still_has,
+        test_surviving_logs.test_a_torn_copy_proves_a_fork_only_by_records_that_it_still_has,
     ),
     (thaws_at_once, test_host.test_a_checkpoint_holds_the_state_at_the_time_of_its_freeze),
     (forgets_the_order, test_host.test_a_checkpoint_holds_the_state_at_the_time_of_its_freeze),

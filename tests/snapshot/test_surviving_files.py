@@ -64,6 +64,7 @@ def test_a_sound_log_is_read_to_its_end_with_its_epochs_and_committed_end(
     assert (found.log.end, found.log.committed) == (20, 17)
     assert found.log.epochs == (EpochStart(3, 0), EpochStart(6, 12))
     assert (found.checkpoint, found.damage) == (None, ())
+    assert not found.log.damaged
     assert read_copy(disk, DIRECTORY, high_watermark=19).log.committed == 19
     assert contents(disk) == before
 
@@ -76,6 +77,7 @@ def test_a_damaged_batch_ends_the_copy_and_is_named_and_stays_on_disk(disk: Simu
     assert found.log.end == int(third.removesuffix(".log"))
     assert found.log.committed == 17
     assert third in found.damage[0]
+    assert found.log.damaged
     assert "recovery point" in found.damage[1]
     assert contents(disk) == before
 
@@ -113,6 +115,7 @@ def test_a_damaged_checkpoint_is_named_and_the_older_checkpoint_used(disk: Simul
     found = read_copy(disk, DIRECTORY)
     assert found.checkpoint == (15, 6)
     assert newest in found.damage[0]
+    assert not found.log.damaged  # its end is sound
     assert found.log.end == 20
 
 

@@ -51,6 +51,7 @@ from raft.net.authentication import announced
 from raft.segments.files import FileSystem, RealFileSystem
 from raft.segments.properties import read_meta_properties
 from raft.wire.responses import Group, GroupRef
+from records.features import ESKER_VERSION
 from records.internal_topics import BENCH_LOG
 from records.types import NodeId, Offset
 
@@ -58,6 +59,9 @@ log = logging.getLogger("raft.driver")
 
 SWITCH_INTERVAL_S = 0.0005
 """The longest that a finished disk thread waits for the interpreter (Python's default: 5 ms)."""
+
+FLOORS_LEVEL = 2
+"""The level of `esker.version` from which on files may have what Esker 0.1 cannot read."""
 
 GC_THRESHOLDS = (5_000, 10, 400)
 """New containers before a collection, and collections before a deeper one (default: 700, 10, 10).
@@ -87,6 +91,7 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._rejoin_until: Offset | None = None
+        self._floors_allowed = False  # in recovery points that Esker 0.1 has made
         self._service = ControllerService(self, serves_produce=config.bench_log)
         self.listener = Listener(
             self._service.handle,
@@ -262,6 +267,8 @@ class Node:
             endpoints=self.endpoint,
             on_fatal=self.fail,
         )
+        if self._floors_allowed:
+            storage.log.allow_floor()
         self.groups[group] = driver
         self._opening.discard(group)
         self._by_ref[GroupRef(group.topic, group.partition)] = driver
@@ -379,7 +386,21 @@ class Node:
         if self.directory is not None:
             self._on_applied(self.directory.applied_offset)
 
+    def _allow_floors(self) -> None:
+        """Let logs record floors once the cluster has finalized a level that 0.1 cannot read.
+
+        Why not at once: a node of a cluster that is not upgraded yet may go back to Esker 0.1.
+        """
+        directory = self.directory
+        if directory is None or directory.features.get(ESKER_VERSION, 1) < FLOORS_LEVEL:
+            return
+        self._floors_allowed = True
+        for driver in self.groups.values():
+            driver.storage.log.allow_floor()
+
     def _on_applied(self, applied_offset: Offset) -> None:
+        if not self._floors_allowed:
+            self._allow_floors()
         if self._removed_below is not None and applied_offset >= self._removed_below:
             self._end_removed_groups()
         if self._rejoin_until is not None and applied_offset >= self._rejoin_until:

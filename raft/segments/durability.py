@@ -138,10 +138,17 @@ class Durability:
     def newest_floor(self) -> Offset:
         """Return the offset below which this node knows all records as committed and flushed.
 
+        It is 0 while the file of the recovery point is still that of Esker 0.1.
         Why not what is committed alone: a follower may know of more than it has flushed, and what a
         power failure then takes would look like records lost to a fork.
         """
+        if not self._state_file.has_floor:
+            return Offset(0)
         return max(self.state.floor, min(self.committed_end_offset, self.flushed_end_offset))
+
+    def allow_floor(self) -> None:
+        """Record floors from now on, which releases of `esker.version` 1 cannot read."""
+        self._state_file.allow_floor()
 
     def forget_floor(self) -> None:
         """Set the recorded floor of committed records durably to 0."""

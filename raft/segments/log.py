@@ -348,6 +348,11 @@ class Log:
         """Register that all records below `offset` are committed, to be recorded later."""
         self._durability.committed_end_offset = offset
 
+    def allow_floor(self) -> None:
+        """Record floors in a file that was written without; older releases cannot read it then."""
+        with self._durability.lock:
+            self._durability.allow_floor()
+
     def forget_floor(self) -> None:
         """Set the recorded floor of committed records durably to 0, because the replica was lost.
 

@@ -14,7 +14,8 @@ The line also carries the log start offset (segments below it are leftovers of a
 deletion), whether a reset to that offset has begun and not ended, and the *floor*: the end of the
 records that were known to be committed and were flushed here. It says nothing of damage; it shows
 that a log, whose records are all sound, has lost records that were committed (a fork). A line of
-version 0 has no floor, which means that none is known.
+version 0 has no floor, which means that none is known. A file of version 0 stays so until its owner
+says that no node of Esker 0.1 will read it: that release knows version 0 alone.
 Ours alone: upstream keeps recovery-point-offset-checkpoint per log directory, and never for KRaft.
 
 Source: docs/design/quorum.md#recovery-point; docs/design/forks.md#the-floor.
@@ -35,7 +36,7 @@ from records.types import Offset
 RECOVERY_POINT_FILE: Final = "recovery-point"
 SLOT_BYTES: Final = 4096  # a torn page or sector reaches no further
 _LINE: Final = re.compile(
-    rb"(esker-recovery-point v[01] seq=(\d{1,19}) log_start=(\d{1,19})"
+    rb"(esker-recovery-point v([01]) seq=(\d{1,19}) log_start=(\d{1,19})"
     rb" recovery_point=(\d{1,19})(?: floor=(\d{1,19}))? resetting=([01])) crc=([0-9a-f]{8})\n *\n?"
 )
 
@@ -52,20 +53,32 @@ class LogState(NamedTuple):
 class RecoveryPointFile:
     """The open file; `state` is the content of its newest sound slot."""
 
-    def __init__(self, path: Path, file: File, state: LogState, sequence: int) -> None:
+    def __init__(
+        self, path: Path, file: File, state: LogState, *, sequence: int, version: int
+    ) -> None:
         self._path = path
         self._file = file
         self._sequence = sequence
+        self._version = version
         self.state = state
+
+    @property
+    def has_floor(self) -> bool:
+        """Return whether the file's version has a field for the floor."""
+        return self._version >= 1
+
+    def allow_floor(self) -> None:
+        """Let the next write have the newest version; older releases cannot read it."""
+        self._version = 1
 
     @classmethod
     def create(cls, files: FileSystem, directory: Path, state: LogState) -> RecoveryPointFile:
         """Create the recovery point file, whose directory the caller syncs."""
         path = directory / RECOVERY_POINT_FILE
         file = files.open(path, Mode.CREATE)
-        file.write(0, _render(state, 0) + _render(state, 1))
+        file.write(0, _render(state, 0, version=1) + _render(state, 1, version=1))
         file.fdatasync()
-        return cls(path, file, state, 1)
+        return cls(path, file, state, sequence=1, version=1)
 
     @classmethod
     def open(cls, files: FileSystem, directory: Path) -> RecoveryPointFile:
@@ -76,19 +89,21 @@ class RecoveryPointFile:
         path = directory / RECOVERY_POINT_FILE
         file = files.open(path, Mode.WRITE)
         try:
-            sequence, state = _newest_slot(file, path)
+            newest = _newest_slot(file, path)
         except BaseException:
             file.close()
             raise
-        return cls(path, file, state, sequence)
+        return cls(path, file, newest.state, sequence=newest.sequence, version=newest.version)
 
     def write(self, state: LogState) -> None:
         """Write the log's state durably over the older of the file's two copies.
 
-        Raises OSError.
+        A state with a floor needs `has_floor`. Raises OSError.
         """
+        assert self.has_floor or not state.floor, f"{self._path}: no field for the floor of {state}"
         sequence = self._sequence + 1
-        self._file.write(sequence % 2 * SLOT_BYTES, _render(state, sequence))
+        line = _render(state, sequence, version=self._version)
+        self._file.write(sequence % 2 * SLOT_BYTES, line)
         self._file.fdatasync()
         self._sequence = sequence
         self.state = state
@@ -105,33 +120,42 @@ def read_log_state(files: FileSystem, directory: Path) -> LogState:
     path = directory / RECOVERY_POINT_FILE
     file = files.open(path, Mode.READ)
     try:
-        return _newest_slot(file, path)[1]
+        return _newest_slot(file, path).state
     finally:
         file.close()
 
 
-def _newest_slot(file: File, path: Path) -> tuple[int, LogState]:
-    """Return the sequence number and the content of the newer sound slot."""
+class _Slot(NamedTuple):
+    """The content of a sound slot."""
+
+    sequence: int
+    state: LogState
+    version: int
+
+
+def _newest_slot(file: File, path: Path) -> _Slot:
+    """Return the newer sound slot."""
     slots = [_parse(file.read(i * SLOT_BYTES, SLOT_BYTES)) for i in range(2)]
-    newest = max((slot for slot in slots if slot), default=None, key=lambda slot: slot[0])
+    newest = max((slot for slot in slots if slot), default=None, key=lambda slot: slot.sequence)
     if newest is None:
         raise CorruptFileError(path=path, reason="neither slot is sound")
     return newest
 
 
-def _render(state: LogState, sequence: int) -> bytes:
+def _render(state: LogState, sequence: int, *, version: int) -> bytes:
+    floor = f"floor={state.floor} " if version >= 1 else ""
     body = (
-        f"esker-recovery-point v1 seq={sequence} log_start={state.log_start_offset} "
-        f"recovery_point={state.recovery_point} floor={state.floor} "
-        f"resetting={int(state.resetting)}"
+        f"esker-recovery-point v{version} seq={sequence} log_start={state.log_start_offset} "
+        f"recovery_point={state.recovery_point} {floor}resetting={int(state.resetting)}"
     ).encode()
     line = body + b" crc=%08x\n" % crc32c(body)
     return line.ljust(SLOT_BYTES - 1) + b"\n"
 
 
-def _parse(slot: bytes) -> tuple[int, LogState] | None:
+def _parse(slot: bytes) -> _Slot | None:
     match = _LINE.fullmatch(slot)
-    if match is None or int(match[7], 16) != crc32c(match[1]):
+    if match is None or int(match[8], 16) != crc32c(match[1]):
         return None
-    start, point, floor = (Offset(int(match[i] or 0)) for i in (3, 4, 5))
-    return int(match[2]), LogState(start, point, match[6] == b"1", floor)
+    start, point, floor = (Offset(int(match[i] or 0)) for i in (4, 5, 6))
+    state = LogState(start, point, match[7] == b"1", floor)
+    return _Slot(int(match[3]), state, int(match[2]))

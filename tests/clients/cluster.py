@@ -22,7 +22,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 from typer.testing import CliRunner
 
@@ -263,7 +263,7 @@ class EskerCluster:
                 ) from None
             assert code == 0, f"node {node} ended with {code}: {self.output(node)[-SHOWN_BYTES:]}"
 
-    def __enter__(self) -> EskerCluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

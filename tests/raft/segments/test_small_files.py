@@ -297,14 +297,21 @@ def test_the_recovery_point_file_has_its_golden_bytes(disk):
     assert content[SLOT_BYTES - 1] == ord("\n")
 
 
-def test_a_recovery_point_file_of_version_0_yields_no_committed_offset(disk):
+def test_a_recovery_point_file_of_version_0_keeps_its_version_until_floors_are_allowed(disk):
+    """Esker 0.1 reads no other version, and a node may go back to it until then."""
     line = b"esker-recovery-point v0 seq=2 log_start=5 recovery_point=12 resetting=1 crc=d8fa3121"
     disk.replace(
         ROOT / RECOVERY_POINT_FILE, line + b"\n" + b" " * (SLOT_BYTES - len(line) - 2) + b"\n"
     )
     file = RecoveryPointFile.open(disk, ROOT)
     assert file.state == LogState(5, 12, resetting=True, floor=0)
-    file.write(file.state._replace(floor=12))
+    file.write(LogState(5, 13))
+    newest = b"esker-recovery-point v0 seq=3 log_start=5 recovery_point=13 resetting=0 crc="
+    assert disk.content(ROOT / RECOVERY_POINT_FILE)[SLOT_BYTES:].startswith(newest)
+    with pytest.raises(AssertionError, match="no field for the floor"):
+        file.write(LogState(5, 13, floor=12))
+    file.allow_floor()
+    file.write(LogState(5, 13, floor=12))
     assert RecoveryPointFile.open(disk, ROOT).state.floor == 12
 
 

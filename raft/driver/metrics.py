@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from raft.driver.config import METADATA_GROUP
@@ -226,9 +226,15 @@ class MetricsServer:
     """Serves `/metrics` and health checks over HTTP, one request per connection."""
 
     def __init__(self, host: _Host, more: Callable[[], Iterable[Metric]] | None = None) -> None:
-        """Register the collectors; `more` returns the metrics of the services at each scrape."""
+        """Register the collectors; `more` returns the metrics of the services at each scrape.
+
+        The process's own metrics (CPU, memory, open files, garbage collections) have the names
+        that Prometheus clients share.
+        """
         self._host = host
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
         self._registry.register(QuorumCollector(host))
         if more is not None:
             self._registry.register(_FunctionCollector(more))

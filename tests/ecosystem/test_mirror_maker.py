@@ -14,7 +14,7 @@ from tests.ecosystem.java_program import JavaProgram, write_properties
 from tests.interop.kafka_run import Kafka
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.java, pytest.mark.soak]
+pytestmark = pytest.mark.java
 
 MIRROR_MAKER: Final = "org.apache.kafka.connect.mirror.MirrorMaker"
 RECORDS: Final = 50

@@ -103,7 +103,14 @@ def _hostile(value: object, random: Random) -> object:
 
 
 async def ends(nodes: Nodes) -> dict[str, int]:
-    """Return the end of each log at its leader."""
+    """Return the end of each log at its leader; each must have one."""
+    found = await ends_of_led_logs(nodes)
+    assert len(found) == len(LOGS), f"a log without a leader: {found}"
+    return found
+
+
+async def ends_of_led_logs(nodes: Nodes) -> dict[str, int]:
+    """Return the end of each log that has a leader, at its leader."""
     topic = DescribeQuorumRequest.TopicData
     partitions = (topic.PartitionData(partition_index=0),)
     found = {}
@@ -114,19 +121,18 @@ async def ends(nodes: Nodes) -> dict[str, int]:
             if not answer.error_code:
                 own = (v for v in answer.current_voters if v.replica_id == answer.leader_id)
                 found[name] = next(own).log_end_offset
-    assert len(found) == len(LOGS), f"a log without a leader: {found}"
     return found
 
 
 async def ends_of_idle_logs(nodes: Nodes) -> dict[str, int]:
-    """Return the logs' ends once they stand still for longer than maintenance does."""
-    found, deadline = await ends(nodes), Deadline("the logs stand still")
+    """Return the logs' ends once each has a leader and stands still for longer than maintenance."""
+    found, deadline = await ends_of_led_logs(nodes), Deadline("the logs have leaders, stand still")
     still_s = 0.0
     while still_s < 2 * MAINTENANCE_INTERVAL_S:
-        pause_s = deadline.pause_s()
+        pause_s = deadline.pause_s(found)
         await asyncio.sleep(pause_s)
-        before, found = found, await ends(nodes)
-        still_s = still_s + pause_s if found == before else 0.0
+        before, found = found, await ends_of_led_logs(nodes)
+        still_s = still_s + pause_s if found == before and len(found) == len(LOGS) else 0.0
     return found
 
 

@@ -13,12 +13,15 @@ Catch-up: one consumer reads one partition from its beginning, a MiB in a fetch,
 takes 30 ms to the first byte; before and after its objects were merged, in as many levels as the
 broker's planner asks for. Log bytes: of the record by which the coordinator replaces the runs,
 against the bytes that were merged. Memory: of a process that maps so many different keys, up to
-the brokers' default bound of a map.
+the brokers' default bound of a map; and of the process that compacts so many keys in one round,
+started as brokers start it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import pickle
 import platform
 import subprocess
 import sys
@@ -34,9 +37,11 @@ from typing import Final
 import numpy as np
 from crc32c import crc32c
 
+from coordinator.batch.log_records import draft_batch
+from diskless.compaction.child import MMAP_THRESHOLD_BYTES
 from diskless.compaction.planner import PartitionRuns, plan_merges
 from diskless.compaction.rewriter import BLOCK_RECORDS, Rewriter, _blocks
-from diskless.compaction.tasks import RewriterSettings, RewrittenObject, Source
+from diskless.compaction.tasks import CompactionTask, RewriterSettings, RewrittenObject, Source
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import Run, read_runs
 from diskless.stores import ByteRange
@@ -61,6 +66,8 @@ MIB: Final = 1024 * 1024
 FIRST_BYTE_S: Final = 0.03
 FETCH_BYTES: Final = MIB
 MERGED_BYTES: Final = 64 * MIB
+NOW_MS: Final = 1_795_000_000_000
+MERGED_MS: Final = 60_000  # between the oldest and the newest batch of a merged object
 MAP_BYTES: Final = 128 * MIB  # the default of log.cleaner.dedupe.buffer.size
 RULES: Final = Round(now_ms=1, delete_retention_ms=1, last_sequences={}, salt=bytes(16))
 
@@ -200,8 +207,11 @@ async def catch_up(store: SlowStore, runs: Sequence[Run]) -> tuple[float, float]
     return store.gets / (size_bytes / 1e6), size_bytes / 1e6 / seconds
 
 
-def log_bytes(written: RewrittenObject) -> int:
-    """Return the bytes of the coordinator's record that replaces runs by those of an object."""
+def log_bytes(written: RewrittenObject, random: Random) -> int:
+    """Return the bytes of the log's batch that replaces runs by those of an object.
+
+    Times and digests are as different as those of a running cluster.
+    """
     ranges = written.ranges
     topic_ids = list(dict.fromkeys(each.topic_id for each in ranges))
     runs = [run for each in ranges for run in each.runs]
@@ -211,7 +221,7 @@ def log_bytes(written: RewrittenObject) -> int:
         size_bytes=written.size_bytes,
         broker_id=1,
         lease_id=1,
-        replaced_at_ms=1 << 40,
+        replaced_at_ms=NOW_MS,
         closes_object=1,
         topic_ids=tuple(topic_ids),
         topic_indexes=tuple(topic_ids.index(each.topic_id) for each in ranges),
@@ -219,7 +229,7 @@ def log_bytes(written: RewrittenObject) -> int:
         first_offsets=tuple(each.old_runs[0].base_offset for each in ranges),
         end_offsets=tuple(each.old_runs[-1].last_offset + 1 for each in ranges),
         old_run_counts=tuple(len(each.old_runs) for each in ranges),
-        old_run_digests=(1 << 62,) * len(ranges),
+        old_run_digests=tuple(random.getrandbits(63) for _ in ranges),
         bounds=tuple(each.bound for each in ranges),
         flags=tuple(each.flags for each in ranges),
         run_counts=tuple(len(each.runs) for each in ranges),
@@ -227,11 +237,11 @@ def log_bytes(written: RewrittenObject) -> int:
         record_counts=tuple(run.record_count for run in runs),
         byte_offsets=tuple(at for each in ranges for at in each.byte_offsets),
         byte_sizes=tuple(run.size_bytes for run in runs),
-        max_timestamps=tuple(run.max_timestamp for run in runs),
-        append_times=tuple(run.append_time for run in runs),
+        max_timestamps=tuple(NOW_MS - random.randrange(MERGED_MS) for _ in runs),
+        append_times=tuple(NOW_MS - random.randrange(MERGED_MS) for _ in runs),
         timestamp_types=tuple(run.timestamp_type for run in runs),
     )
-    return len(encode_record(record))
+    return sum(map(len, draft_batch([[encode_record(record)]], NOW_MS).parts))
 
 
 async def catch_up_row(partitions: int, objects: int, batch_bytes: int) -> str:
@@ -257,7 +267,7 @@ async def catch_up_row(partitions: int, objects: int, batch_bytes: int) -> str:
         levels += 1
         for merge in merges:
             await world.rewriter.merge(merge.sources)
-    replaced = sum(map(log_bytes, world.written))
+    replaced = sum(log_bytes(written, random) for written in world.written)
     after = await catch_up(store, world.runs[name])
     return (
         f"{partitions:10}  {objects:7}  {before[0]:9.2f}  {before[1]:6.1f}  {levels:6}  "
@@ -278,10 +288,85 @@ def map_row(keys: int) -> str:
         offsets.put(digests, np.arange(some.start, some.stop))
     mapped = len(offsets)
     offsets.drain_offsets()
-    # Why not getrusage: its maximum is that of the process that started this one, if larger.
+    return f"{keys:10}  {mapped:10}  {peak_mib():8.0f}"
+
+
+async def fill(store: DirectoryStorage, keys: int) -> list[Run]:
+    """Write runs of records of 100 bytes with different keys; return the runs."""
+    runs, each = list[Run](), RUN_BYTES // 100
+    for object_id, first in enumerate(range(0, keys, each)):
+        last = min(keys, first + each) - 1
+        value = Random(first).randbytes(60)
+        batches = [
+            build_batch(
+                [(b"%016d" % key, value, 5, ()) for key in range(at, min(last + 1, at + 150))],
+                base_offset=0,
+                leader_epoch=-1,
+            )
+            for at in range(first, last + 1, 150)
+        ]
+        key, size_bytes = KEYS.key(object_id), sum(map(len, batches))
+        await store.upload(key, batches, size_bytes)
+        runs.append(Run(key, 0, size_bytes, first, last, 0, -1))
+    return runs
+
+
+async def compact_whole(root: Path, runs: Sequence[Run]) -> str:
+    """Compact runs of different keys in one round; return how much, and the peak memory."""
+    ids = count(len(runs))
+
+    async def next_id() -> int:
+        return next(ids)
+
+    async def replace(_: RewrittenObject) -> bool:
+        return True
+
+    store = DirectoryStorage(root)
+    settings = RewriterSettings(KEYS, 1, 2, MERGED_BYTES, MAP_BYTES)
+    rewriter = Rewriter(store, settings, next_id=next_id, replace=replace)
+    report = await rewriter.compact(
+        CompactionTask(
+            Source(TOPICS[0], 0, tuple(runs)),
+            bound=runs[-1].last_offset + 1,
+            first_dirty=0,
+            rewritten_until=0,
+            delete_retention_ms=1,
+            now_ms=NOW_MS,
+            last_sequences={},
+            salt=bytes(16),
+        )
+    )
+    await rewriter.close()
+    await store.close()
+    return f"{runs[-1].last_offset + 1:10}  {report.kept_records:10}  {peak_mib():8.0f}"
+
+
+def round_row(keys: int) -> str:
+    """Compact in a process that is started as brokers start theirs; return its row."""
+    with tempfile.TemporaryDirectory() as home:
+        root = Path(home) / "objects"
+
+        async def prepare() -> list[Run]:
+            store = DirectoryStorage(root)
+            runs = await fill(store, keys)
+            await store.close()
+            return runs
+
+        (Path(home) / "runs").write_bytes(pickle.dumps(asyncio.run(prepare())))
+        return subprocess.run(
+            [sys.executable, "-m", "bench.bench_compaction", "--round", home],
+            env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(MMAP_THRESHOLD_BYTES)},
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+
+
+def peak_mib() -> float:
+    """Return the peak of this process's resident memory, in MiB.
+
+    Why not getrusage: its maximum is that of the process that started this one, if larger.
+    """
     status = Path("/proc/self/status").read_text(encoding="ascii")
-    peak_mib = int(status.split("VmHWM:")[1].split()[0]) / 1024
-    return f"{keys:10}  {mapped:10}  {peak_mib:8.0f}"
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 class RewrittenWorld(World):
@@ -303,7 +388,12 @@ def main() -> None:
     words = ArgumentParser(prog="python -m bench.bench_compaction", description=__doc__)
     words.add_argument("--tiny", action="store_true", help="use little data; ends in seconds")
     words.add_argument("--map", type=int, help=SUPPRESS)  # in a process of its own
+    words.add_argument("--round", type=Path, help=SUPPRESS)  # likewise
     chosen = words.parse_args()
+    if chosen.round:
+        runs = pickle.loads((chosen.round / "runs").read_bytes())
+        print(asyncio.run(compact_whole(chosen.round / "objects", runs)))
+        return
     if chosen.map:
         print(map_row(chosen.map))
         return
@@ -315,6 +405,9 @@ def main() -> None:
     for keys in (10_000,) if chosen.tiny else (10_000, 1_000_000, 5_000_000, 50_000_000):
         command = [sys.executable, "-m", "bench.bench_compaction", "--map", str(keys)]
         print(subprocess.run(command, capture_output=True, text=True, check=True).stdout, end="")
+    print("\n      keys  kept  peak MiB of a whole round")
+    for keys in (10_000,) if chosen.tiny else (5_000_000,):
+        print(round_row(keys), end="", flush=True)
 
 
 def show_speed(size_bytes: int) -> None:

@@ -1,8 +1,10 @@
 """A producer's latency while its broker compacts at full throttle, against the same without.
 
     python -m bench.bench_rewriting_latency [--rounds 3] [--megabytes 200]
+    python -m bench.bench_rewriting_latency --throttle-mib 0 --megabytes 1500
 
-Three quorum nodes and a broker whose compaction reads and writes 32 MiB a second, its default.
+Three quorum nodes and a broker whose compaction reads and writes 32 MiB a second, its default, or
+as the throttle says; 0 is no limit.
 Each round measures the producer of bench_broker's latency row twice: first while nothing is to be
 compacted, then while the broker compacts a topic that was filled before, and whose cleanup policy
 then became compact. The bench fails if the compaction ends before the second measurement.
@@ -82,11 +84,17 @@ def main() -> None:
     words.add_argument(
         "--megabytes", type=int, default=200, help="MB to compact in each round; default: 200"
     )
+    words.add_argument(
+        "--throttle-mib", type=int, default=32,
+        help="MiB a second that compaction reads and writes, 0: no limit; default: 32",
+    )  # fmt: skip
     chosen = words.parse_args()
+    throttle = str(chosen.throttle_mib * 1024 * 1024)
+    settings = SETTINGS | {"esker.compaction.max.bytes.per.second": throttle}
     place = f"127.0.0.1:{free_port()}"
     ratios = []
     print("round  p50 ms  p99 ms  p50 compacting  p99 compacting  ratio of p99  compacted MB/s")
-    with tempfile.TemporaryDirectory() as home, esker(home, SETTINGS, place) as cluster:
+    with tempfile.TemporaryDirectory() as home, esker(home, settings, place) as cluster:
         bootstrap = cluster.bootstrap
         create(bootstrap, "measured", PARTITIONS)
         produce_latencies(bootstrap, "measured", 2.0)

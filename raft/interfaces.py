@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from records.batch import Batch
 from records.batch_writer import build_value_batch
-from records.compression import Buffer
+from records.compression import Buffer, Compression
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 
@@ -42,7 +42,9 @@ class Draft(NamedTuple):
     counts: Sequence[int]  # how many offsets each takes, at least 1
 
 
-def draft_values(values: Sequence[Buffer], *, timestamp_ms: int) -> Draft:
+def draft_values(
+    values: Sequence[Buffer], *, timestamp_ms: int, compression: Compression = Compression.NONE
+) -> Draft:
     """Encode `values` as one batch of keyless records, which is the form of metadata records.
 
     Raises:  BatchTooLargeError.
@@ -50,7 +52,13 @@ def draft_values(values: Sequence[Buffer], *, timestamp_ms: int) -> Draft:
     >>> draft_values([b"one", b"two"], timestamp_ms=0).counts
     (2,)
     """
-    batch = build_value_batch(values, base_offset=0, leader_epoch=0, timestamp=timestamp_ms)
+    batch = build_value_batch(
+        values,
+        base_offset=0,
+        leader_epoch=0,
+        timestamp=timestamp_ms,
+        compression=compression,
+    )
     return Draft((batch,), (len(values),))
 
 

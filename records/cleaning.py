@@ -9,8 +9,9 @@ each batch stays a batch: its base offset and last offset do not change.
 A batch that loses all records is dropped, or kept *empty*, a header alone: if it ends the round
 (consumers wait for that offset), or if it is the last of an active producer, as in Kafka.
 
-The trap: control batches have keys, too, and those of two producers are the same. Control batches
-take no part: they neither enter the map nor go.
+The trap: control batches have keys, too, and those of two producers are the same. So they do not
+enter the map. A transaction marker goes like a tombstone, once no batch of its transaction is left:
+it gets a delete horizon, and is dropped when that has passed.
 
 Source: Kafka's Cleaner and MemoryRecords.filterTo, whose rules these are; KIP-534 (delete
 horizons); docs/design/compaction.md.
@@ -18,7 +19,7 @@ horizons); docs/design/compaction.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -59,7 +60,8 @@ class Cleaned(NamedTuple):
 
     batches: list[Batch]
     sets_horizons: bool  # a batch has got a delete horizon
-    drops_tombstones: bool  # a tombstone whose horizon passed is gone
+    drops_tombstones: bool  # a tombstone or marker whose horizon passed is gone
+    dropped_markers: tuple[int, ...] = ()  # their base offsets
 
 
 def is_compacted(batch: Batch) -> bool:
@@ -96,12 +98,15 @@ def _has_key(block: RecordBlock) -> Mask:
     return (block.key_sizes >= 0) & is_data[block.batch_indexes]
 
 
-def clean_block(block: RecordBlock, newest: Mask, rules: Round) -> Cleaned:
+def clean_block(
+    block: RecordBlock, newest: Mask, rules: Round, unused_markers: Container[int] = ()
+) -> Cleaned:
     """Return the batches of a block after compaction; rewrite the batches that lose records.
 
     The caller keeps the last batch of a rewritten range, as an `empty_batch`, if it is not there.
 
     Args:    newest: which records are the newest of their keys.
+             unused_markers: base offsets of the markers of which no batch of data is left.
     """
     headers = [batch.header for batch in block.batches]
     horizons = np.array(
@@ -115,10 +120,19 @@ def clean_block(block: RecordBlock, newest: Mask, rules: Round) -> Cleaned:
     kept = _Kept(block, keeps)
     kept_tombstones = _count(keeps & is_tombstone, block).tolist()
     has_horizon = (horizons >= 0).tolist()
-    batches, sets_horizons = [], False
+    new_horizon = rules.now_ms + rules.delete_retention_ms
+    batches, dropped_markers, sets_horizons = [], list[int](), False
     for index, batch in enumerate(block.batches):
         header = batch.header
         if not is_compacted(batch):
+            if header.base_offset in unused_markers and header.record_count:
+                if is_passed[index]:
+                    dropped_markers.append(header.base_offset)
+                    continue
+                if not has_horizon[index]:
+                    sets_horizons = True
+                    batches.append(_with_horizon(block, index, new_horizon))
+                    continue
             batches.append(batch)
             continue
         count = kept.count(index)
@@ -131,9 +145,10 @@ def clean_block(block: RecordBlock, newest: Mask, rules: Round) -> Cleaned:
         if count == header.record_count and not needs_horizon:
             batches.append(batch)
             continue
-        horizon = rules.now_ms + rules.delete_retention_ms if needs_horizon else None
+        horizon = new_horizon if needs_horizon else None
         batches.append(_without_others(header, kept, index, horizon))
-    return Cleaned(batches, sets_horizons, bool(expired.any()))
+    drops_any = bool(expired.any()) or bool(dropped_markers)
+    return Cleaned(batches, sets_horizons, drops_any, tuple(dropped_markers))
 
 
 def _horizon(header: BatchHeader) -> int:
@@ -257,6 +272,19 @@ def _without_others(header: BatchHeader, kept: _Kept, index: int, horizon: int |
             record_count=kept.count(index),
         ),
         compress(header.compression, body) if attributes & COMPRESSION_MASK else body,
+    )
+
+
+def _with_horizon(block: RecordBlock, index: int, horizon: int) -> Batch:
+    """Return a whole batch of a block with a delete horizon."""
+    header = block.batches[index].header
+    records = np.flatnonzero(block.batch_indexes == index)
+    body = _rebase_records(block, records, horizon)
+    attributes = header.attributes | DELETE_HORIZON
+    codec = header.compression
+    return _build(
+        header._replace(attributes=attributes, base_timestamp=horizon),
+        compress(codec, body) if attributes & COMPRESSION_MASK else body,
     )
 
 

@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from records.batch import HEADER, Batch, BatchHeader, iter_batches
+from records.batch import HEADER, NO_TIMESTAMP, Batch, BatchHeader, iter_batches
+from records.batch_columns import BatchColumns, Slice, read_columns
 from records.batch_writer import stamp, stamp_log_append_time
 from records.compression import Buffer
 from records.errors import CorruptBatchError
@@ -47,7 +48,31 @@ class FinalRun(NamedTuple):
     timestamp_type: int  # 0 create time, 1 append time; the same for all batches
     batch_count: int
     size_bytes: int
-    parts: tuple[Buffer, ...]
+    parts: tuple[Buffer, ...]  # each of one batch or of several
+
+
+def finish_columns(
+    stored: Buffer, *, base_offset: int, end_offset: int, verify_crc: bool = True
+) -> BatchColumns | None:
+    """Return a stamped copy of a run of create time from a WAL object, as columns.
+
+    None unless the run is sound: then `finish_run` says what is wrong.
+    """
+    columns = read_columns(memoryview(bytearray(stored)), verify_crc=verify_crc)
+    if columns is None or columns.stamp(base_offset, LEADER_EPOCH) != end_offset:
+        return None
+    return columns
+
+
+def read_final_columns(
+    stored: Buffer, *, base_offset: int, end_offset: int, verify_crc: bool = True
+) -> BatchColumns | None:
+    """Return the batches of a run that is stored with final offsets, as columns, uncopied.
+
+    None unless the run is sound: then `read_final_run` says what is wrong.
+    """
+    columns = read_columns(memoryview(stored), verify_crc=verify_crc)
+    return columns if columns is not None and columns.rises_to(base_offset, end_offset) else None
 
 
 def finish_run(
@@ -64,9 +89,15 @@ def finish_run(
              append_time: ms of a run of append time, or None for create time.
     Raises:  CorruptBatchError, IncompleteBatchError.
     """
+    if append_time is None:
+        columns = finish_columns(
+            stored, base_offset=base_offset, end_offset=end_offset, verify_crc=verify_crc
+        )
+        if columns is not None:
+            return columns.batches()
     copy = bytearray(stored)
-    batches = []
     view = memoryview(copy)
+    batches = []
     for batch in iter_batches(view, verify_crc=verify_crc):
         stamp_final(batch.view, base_offset=base_offset, append_time=append_time)
         header = BatchHeader._make(HEADER.unpack_from(batch.view))
@@ -95,6 +126,11 @@ def read_final_run(
 
     Raises:  CorruptBatchError, IncompleteBatchError.
     """
+    columns = read_final_columns(
+        stored, base_offset=base_offset, end_offset=end_offset, verify_crc=verify_crc
+    )
+    if columns is not None:
+        return columns.batches()
     batches = list(iter_batches(stored, verify_crc=verify_crc))
     check_final(batches, base_offset=base_offset, end_offset=end_offset)
     return batches
@@ -125,46 +161,80 @@ class RunBuilder:
         """Create a builder whose first run begins at `base_offset`."""
         self._base_offset = base_offset
         self._max_run_bytes = max_run_bytes
-        self._batches: list[Batch] = []
-        self._append_time = -1
+        self._parts: list[Buffer] = []
+        self._last_offset = base_offset - 1
+        self._batch_count = self._record_count = 0
+        self._max_timestamp = self._append_time = NO_TIMESTAMP
+        self._is_append_time = False  # whether the run's batches have the append time
         self.size_bytes = 0  # of the run that is being built
 
     @property
     def end_offset(self) -> int:
         """Return the offset after the last batch added, or the base offset before any batch."""
-        return self._batches[-1].header.end_offset if self._batches else self._base_offset
+        return self._last_offset + 1
 
     def add(self, batch: Batch, append_time: int) -> tuple[FinalRun, ...]:
         """Add a batch; if the current run is full, return that run and begin another.
 
         Args:    append_time: ms since 1970; of the run that the batch comes from.
         """
-        full = () if not self._batches or self._fits(batch) else tuple(self.take())
-        self._append_time = max(self._append_time, append_time)
-        self._batches.append(batch)
-        self.size_bytes += len(batch.view)
+        header = batch.header
+        size_bytes, is_append_time = len(batch.view), header.is_log_append_time
+        full = () if self._fits(size_bytes, is_append_time) else tuple(self.take())
+        last_offset = header.base_offset + header.last_offset_delta
+        part = Slice(batch.view, 1, header.record_count, last_offset, header.max_timestamp)
+        self._put(part, append_time, is_append_time)
         return full
 
-    def _fits(self, batch: Batch) -> bool:
-        first = self._batches[0].header
-        same_type = batch.header.is_log_append_time == first.is_log_append_time
-        return same_type and self.size_bytes + len(batch.view) <= self._max_run_bytes
+    def add_all(self, columns: BatchColumns, append_time: int) -> Iterator[FinalRun]:
+        """Add batches, all of one timestamp type, in as few parts as runs allow; yield full runs.
+
+        Args:    append_time: ms since 1970; of the run that the batches come from.
+        """
+        is_append_time = columns.is_log_append_time
+        assert is_append_time is not None, "batches of both timestamp types"
+        first = 0
+        while first < len(columns):
+            if not self._fits(0, is_append_time):
+                yield from self.take()
+            count = columns.count_fitting(first, self._max_run_bytes - self.size_bytes)
+            if not count and self._parts:
+                yield from self.take()
+                continue
+            count = max(1, count)  # a batch that is larger than a run is a run of its own
+            self._put(columns.slice(first, count), append_time, is_append_time)
+            first += count
+
+    def _fits(self, size_bytes: int, is_append_time: bool) -> bool:
+        same_type = is_append_time == self._is_append_time
+        fits = same_type and self.size_bytes + size_bytes <= self._max_run_bytes
+        return fits or not self._parts
+
+    def _put(self, part: Slice, append_time: int, is_append_time: bool) -> None:
+        self._parts.append(part.view)
+        self._is_append_time = is_append_time
+        self._last_offset = part.last_offset
+        self._batch_count += part.batch_count
+        self._record_count += part.record_count
+        self._max_timestamp = max(self._max_timestamp, part.max_timestamp)
+        self._append_time = max(self._append_time, append_time)
+        self.size_bytes += len(part.view)
 
     def take(self) -> Iterator[FinalRun]:
         """Yield the current run, unless it is empty, and begin the next run at its end offset."""
-        if not self._batches:
+        if not self._parts:
             return
-        headers = [batch.header for batch in self._batches]
         yield FinalRun(
             self._base_offset,
-            headers[-1].last_offset,
-            sum(header.record_count for header in headers),
-            max(header.max_timestamp for header in headers),
+            self._last_offset,
+            self._record_count,
+            self._max_timestamp,
             self._append_time,
-            int(headers[0].is_log_append_time),
-            len(headers),
+            int(self._is_append_time),
+            self._batch_count,
             self.size_bytes,
-            tuple(batch.view for batch in self._batches),
+            tuple(self._parts),
         )
-        self._base_offset = headers[-1].end_offset
-        self._batches, self._append_time, self.size_bytes = [], -1, 0
+        self._base_offset = self._last_offset + 1
+        self._parts, self._batch_count, self._record_count, self.size_bytes = [], 0, 0, 0
+        self._max_timestamp = self._append_time = NO_TIMESTAMP

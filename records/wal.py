@@ -85,6 +85,7 @@ class PartitionBatches(NamedTuple):
     partition: int
     batches: Sequence[Buffer]
     record_count: int
+    batch_count: int | None = None  # None: each buffer is a batch; else some hold several
 
 
 def build_object(
@@ -100,14 +101,15 @@ def build_object(
     parts: list[Buffer] = []
     rows: list[tuple[bytes, int, int, int, int, int, int]] = []
     position = 0
-    for topic_id, partition, batches, record_count in content:
+    for topic_id, partition, batches, record_count, batch_count in content:
         begin, crc = position, 0
         for batch in batches:
             crc = crc32c(batch, crc)
             position += len(batch)
         parts.extend(batches)
         size_bytes = position - begin
-        rows.append((topic_id.bytes, partition, begin, size_bytes, len(batches), record_count, crc))
+        count = len(batches) if batch_count is None else batch_count
+        rows.append((topic_id.bytes, partition, begin, size_bytes, count, record_count, crc))
     assert len(rows) <= MAX_PARTITIONS, f"{len(rows)} partitions in one object"
     footer = msgpack.packb([object_format, cluster_id, object_id, broker_id, broker_epoch, rows])
     size_bytes = position + len(footer) + TRAILER.size

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from coordinator.batch.calls import LeaderLookup, Lookup, Write, call_of
 from coordinator.batch.cluster_view import ClusterView
 from coordinator.batch.decide import Context, Decision
+from coordinator.batch.log_records import draft_batch
 from coordinator.batch.maintenance import MAINTENANCE_INTERVAL_S, Maintenance
 from coordinator.batch.pending import PendingState
 from coordinator.batch.replica import ReadOnlyCoordinator
@@ -80,6 +81,7 @@ class Leader:
             applied=lambda: machine.applied.offset,
             call_soon=clocks.call_soon,
             now_ms=clocks.now_ms,
+            draft=draft_batch,
             failed=lambda error: machine.handle_read_error(error),
         )
         self._waiting_batches = 0

@@ -45,6 +45,12 @@ DONE: Final = "done"
 FAILED: Final = "failed"
 NICENESS: Final = 10  # the broker's own work goes first
 STOP_S: Final = 5.0
+MMAP_THRESHOLD_BYTES: Final = 128 * 1024
+"""Size from which the C library gives freed memory back to the system at once.
+
+Without a fixed size it raises its own, and the map's memory stays while the objects are written.
+"""
+
 GARBAGE_THRESHOLD: Final = 200_000  # objects made and not freed, between two collections
 
 
@@ -104,7 +110,11 @@ class ChildWorker:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is the broker's, which ends the child
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                    "MALLOC_MMAP_THRESHOLD_": str(MMAP_THRESHOLD_BYTES),
+                },
             )
             self.started += 1
             assert process.stdin is not None, "a child without a pipe"

@@ -234,6 +234,7 @@ class RewriteLeases:
             ),
             bound=each.bound,
             flags=each.flags,
+            ended_aborted=tuple(rpc.AbortedEntry(*entry) for entry in each.ended_aborted),
             runs=tuple(
                 rpc.NewRun(
                     run.last_offset,

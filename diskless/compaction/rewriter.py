@@ -48,8 +48,9 @@ from diskless.fetch.runs_reader import (
     read_stored,
 )
 from diskless.stores import ObjectNotFoundError, ObjectStorage, RangeError
-from records.aborted import AbortedBatches
+from records.aborted import TransactionReader
 from records.batch import NO_TIMESTAMP, Batch
+from records.batch_columns import BatchColumns
 from records.cleaning import (
     Cleaned,
     Mask,
@@ -62,7 +63,14 @@ from records.cleaning import (
     note_keys,
 )
 from records.errors import DecompressedTooLargeError, RecordError
-from records.final_batches import FinalRun, RunBuilder, finish_run, read_final_run
+from records.final_batches import (
+    FinalRun,
+    RunBuilder,
+    finish_columns,
+    finish_run,
+    read_final_columns,
+    read_final_run,
+)
 from records.offset_map import ENTRY_BYTES, OffsetMap
 from records.record_block import RecordBlock, read_block
 from records.rpc.rewriting import HORIZONS_SET, TOMBSTONES_REMOVED
@@ -96,6 +104,7 @@ class _Content:
     runs: list[FinalRun] = field(default_factory=list)
     old_runs: list[Run] = field(default_factory=list)
     flags: int = 0
+    ended_aborted: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Rewriter:
@@ -139,30 +148,40 @@ class Rewriter:
         contents: list[_Content] = []
         found = iter(await self._read_all([run for source in sources for run in source.runs]))
         for source in sources:
-            content = _Content(source, MERGED)
-            builder = RunBuilder(max(source.runs[0].base_offset, source.deleted_before))
             stored = [next(found) for _ in source.runs]
-            for run, data in zip(source.runs, stored, strict=True):
-                try:
-                    if isinstance(data, BaseException):
-                        raise data
-                    batches = await self._verified_batches(run, data)
-                    if run.base_offset < source.deleted_before:
-                        deleted, batches = _cut(run, batches, source.deleted_before)
-                        content.runs.append(deleted)
-                except UNREADABLE as error:
-                    report.damages.append(_damage(source, run, error))
-                    break
-                report.read_bytes += run.size_bytes
-                for batch in batches:
-                    content.runs += builder.add(batch, run.append_time)
-                content.old_runs.append(run)
-            content.runs += builder.take()
+            content = await self._merged(source, stored, report)
             if content.runs:
                 contents.append(content)
         if contents:
             await self._write(contents, report)
         return report
+
+    async def _merged(
+        self, source: Source, stored: Sequence[memoryview | BaseException], report: Report
+    ) -> _Content:
+        """Return the runs of a source as new runs, up to the first damaged or missing one."""
+        content = _Content(source, MERGED)
+        builder = RunBuilder(max(source.runs[0].base_offset, source.deleted_before))
+        for run, data in zip(source.runs, stored, strict=True):
+            try:
+                if isinstance(data, BaseException):
+                    raise data
+                columns = _final_columns(run, data, source.deleted_before)
+                batches = [] if columns else await self._verified_batches(run, data)
+                if batches and run.base_offset < source.deleted_before:
+                    deleted, batches = _cut(run, batches, source.deleted_before)
+                    content.runs.append(deleted)
+            except UNREADABLE as error:
+                report.damages.append(_damage(source, run, error))
+                break
+            report.read_bytes += run.size_bytes
+            if columns:
+                content.runs += builder.add_all(columns, run.append_time)
+            for batch in batches:
+                content.runs += builder.add(batch, run.append_time)
+            content.old_runs.append(run)
+        content.runs += builder.take()
+        return content
 
     async def _read_all(self, runs: Sequence[Run]) -> list[memoryview | BaseException]:
         """Read runs by object, a window of bytes at a time; return unverified bytes or errors.
@@ -200,11 +219,15 @@ class Rewriter:
         content = _Content(task.source, report.bound)
         builder = RunBuilder(runs[0].base_offset if runs else 0)
         last: Batch | None = None
-        aborted = AbortedBatches(task.aborted_from(runs))
+        transactions = TransactionReader(task.aborted_from(runs), from_log_start=begin == 0)
+        unused = transactions.unused_markers
         async for run, stored in self._read(task.source, runs, report):
-            batches = _without_aborted(stored, aborted)
+            batches = transactions.read(stored)
             try:
-                cleaned = [clean_block(b, survivors.choose(b), rules) for b in _blocks(batches)]
+                cleaned = [
+                    clean_block(block, survivors.choose(block), rules, unused)
+                    for block in _blocks(batches)
+                ]
             except RecordError as error:
                 report.damages.append(_damage(task.source, run, error))
                 break
@@ -214,6 +237,8 @@ class Rewriter:
                 content.runs += builder.add(batch, run.append_time)
             content.flags |= HORIZONS_SET * any(part.sets_horizons for part in cleaned)
             content.flags |= TOMBSTONES_REMOVED * any(part.drops_tombstones for part in cleaned)
+            dropped = [unused[offset] for part in cleaned for offset in part.dropped_markers]
+            content.ended_aborted += [entry for entry in dropped if entry is not None]
             content.old_runs.append(run)
             last = batches[-1]
             if self._is_full(content, builder):
@@ -239,7 +264,7 @@ class Rewriter:
         offsets = OffsetMap()
         most = max(1, self._settings.map_bytes // ENTRY_BYTES)
         dirty = [run for run in task.source.runs if run.last_offset >= task.first_dirty]
-        aborted = AbortedBatches(task.aborted_from(dirty))
+        transactions = TransactionReader(task.aborted_from(dirty), from_log_start=False)
         async for run, batches in self._read(task.source, dirty, report):
             if len(offsets) > most:
                 offsets.merge()
@@ -247,7 +272,7 @@ class Rewriter:
                 report.bound = run.base_offset
                 break
             try:
-                for block in _blocks(_without_aborted(batches, aborted)):
+                for block in _blocks(transactions.read(batches)):
                     note_keys(block, offsets, task.salt)
             except RecordError as error:
                 report.damages.append(_damage(task.source, run, error))
@@ -297,6 +322,7 @@ class Rewriter:
                     content.source.partition,
                     [part for run in content.runs for part in run.parts],
                     sum(run.record_count for run in content.runs),
+                    sum(run.batch_count for run in content.runs),
                 )
                 for content in contents
             ],
@@ -323,6 +349,7 @@ class Rewriter:
                     content.flags,
                     tuple(run._replace(parts=()) for run in content.runs),
                     tuple(byte_offsets),
+                    tuple(content.ended_aborted),
                 )
             )
         written = RewrittenObject(object_id, size_bytes, tuple(ranges))
@@ -353,6 +380,24 @@ class _Survivors:
         if self._newest is None:
             self._newest = self._offsets.drain_offsets()
         return newest_by_offset(block, self._newest)
+
+
+def _final_columns(run: Run, data: memoryview, deleted_before: int) -> BatchColumns | None:
+    """Return a run's verified batches at their final offsets, as columns.
+
+    None of a run that has to be read batch by batch: it is damaged, the log start lies in it, or it
+    needs an append time.
+    """
+    if run.base_offset < deleted_before:
+        return None
+    end_offset = run.last_offset + 1
+    if run.is_final:
+        columns = read_final_columns(data, base_offset=run.base_offset, end_offset=end_offset)
+    elif run.timestamp_type == LOG_APPEND_TIME:
+        return None
+    else:
+        columns = finish_columns(data, base_offset=run.base_offset, end_offset=end_offset)
+    return columns if columns is not None and columns.is_log_append_time is not None else None
 
 
 def _final_batches(run: Run, data: memoryview, *, verify_crc: bool = False) -> list[Batch]:
@@ -398,16 +443,6 @@ def _cut(run: Run, batches: Sequence[Batch], first_offset: int) -> tuple[FinalRu
         (empty.view,),
     )
     return deleted, kept
-
-
-def _without_aborted(batches: Sequence[Batch], aborted: AbortedBatches) -> Sequence[Batch]:
-    """Return batches of which those of aborted transactions have no records.
-
-    Why: an aborted record must not count as the newest of its key.
-    """
-    if aborted.is_empty:
-        return batches
-    return [empty_batch(each.header) if aborted.covers(each.header) else each for each in batches]
 
 
 def _windows(runs: Sequence[Run]) -> Iterator[list[Run]]:

@@ -66,6 +66,8 @@ class RewrittenRange(NamedTuple):
     flags: int
     runs: tuple[FinalRun, ...]  # without their bytes
     byte_offsets: tuple[int, ...]  # of the runs, in the object
+    ended_aborted: tuple[tuple[int, int], ...] = ()
+    """Aborted transactions (producer id, first offset) whose markers are gone."""
 
 
 class RewrittenObject(NamedTuple):

@@ -40,7 +40,7 @@ def compaction() -> None:
     """Describe the unfinished merging and compaction of topics."""
 
 
-class _Backlog(NamedTuple):
+class Backlog(NamedTuple):
     """The backlog of merging and compaction of one partition."""
 
     topic: str
@@ -79,12 +79,7 @@ def describe(
     """
     cluster = target(bootstrap_controller, bootstrap_server)
     names = tuple(dict.fromkeys(topic or ()))
-    rows = [
-        row
-        for coordinator in coordinators(cluster, timeout_ms)
-        for row in _describe(cluster, coordinator, names, timeout_ms)
-    ]
-    rows.sort(key=lambda row: (row.topic, row.partition))
+    rows = find_backlogs(cluster, names, timeout_ms)
     show({"partitions": [_json(row) for row in rows]}, "\n".join(map(_text, rows)), as_json=as_json)
     unknown = sorted(set(names) - {row.topic for row in rows})
     if unknown:
@@ -92,9 +87,22 @@ def describe(
         fail(f"no such diskless topic: {names_text}; `esker topics list --diskless` prints all")
 
 
+def find_backlogs(cluster: Target, names: tuple[str, ...], timeout_ms: int) -> list[Backlog]:
+    """Return the backlog of each partition of some topics, or of all if `names` is empty.
+
+    Exits the command if a coordinator gives no answer.
+    """
+    rows = [
+        row
+        for coordinator in coordinators(cluster, timeout_ms)
+        for row in _describe(cluster, coordinator, names, timeout_ms)
+    ]
+    return sorted(rows, key=lambda row: (row.topic, row.partition))
+
+
 def _describe(
     cluster: Target, coordinator: int, names: tuple[str, ...], timeout_ms: int
-) -> list[_Backlog]:
+) -> list[Backlog]:
     """Return the unfinished merging and compaction of one coordinator's partitions."""
     described = ask_coordinator(
         cluster,
@@ -131,12 +139,12 @@ def _describe(
     return rows
 
 
-def _backlog(topic: str, found: _Found) -> _Backlog:
+def _backlog(topic: str, found: _Found) -> Backlog:
     live = found.last_stable_offset - found.log_start_offset
     dirty = found.last_stable_offset - max(found.cleaned_until, found.log_start_offset)
     known = found.run_count >= 0
     merged = -(-found.stored_bytes // MAX_RUN_BYTES)
-    return _Backlog(
+    return Backlog(
         topic,
         found.partition_index,
         found.stored_bytes if known else None,
@@ -165,7 +173,7 @@ def _number(value: float | None) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def _text(row: _Backlog) -> str:
+def _text(row: Backlog) -> str:
     return (
         f"Topic: {row.topic}  Partition: {row.partition}  Runs: {_number(row.runs)}"
         f"  MergedRuns: {_number(row.merged_runs)}  StoredBytes: {_number(row.stored_bytes)}"
@@ -176,7 +184,7 @@ def _text(row: _Backlog) -> str:
     )
 
 
-def _json(row: _Backlog) -> dict[str, Any]:
+def _json(row: Backlog) -> dict[str, Any]:
     return {
         "topic": row.topic,
         "partition": row.partition,

@@ -1,4 +1,4 @@
-"""`esker doctor`: check this machine for everything that the Spark jobs need.
+"""`esker doctor`: check this machine for what the Spark jobs need, and a cluster for its backlog.
 
 Source: docs/design/pipeline.md#exit-codes.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
-from esker.commands.cluster_access import AsJson
+from esker.commands.cluster_access import AsJson, target
+from esker.commands.compaction import Backlog, find_backlogs
 from esker.commands.spark.common import ENVIRONMENT, INTERRUPTED, stop
 from esker.commands.spark.session import Master
 from esker.commands.spark.store import Endpoint, Region
@@ -23,6 +24,8 @@ from esker.doctor import Check, State, examine, passed
 app = typer.Typer(add_completion=False)
 
 EXAMPLE: Final = "Example: esker doctor --start"
+CLUSTER_TIMEOUT_MS: Final = 30_000
+LEAST_SAVED_RUNS: Final = 1_000  # fewer are the last minutes', which are not merged yet
 NAMES: Final = {State.OK: "ok", State.NOTE: "note", State.MISSING: "MISSING"}
 
 
@@ -47,9 +50,19 @@ def doctor(
     ] = None,
     endpoint: Endpoint = None,
     region: Region = None,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT[,...]",
+            help="Brokers of a cluster whose merging and compaction are to be checked; default: no "
+            "cluster is checked.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that this machine can run the jobs of `esker spark`.
+
+    With --bootstrap-server, also check how far the cluster's topics are merged and compacted.
 
     Exit code 3 if a requirement is missing.
     """
@@ -57,6 +70,9 @@ def doctor(
     try:
         if store is not None:
             checks += _store(store, endpoint, region)
+        if bootstrap_server is not None:
+            backlogs = find_backlogs(target(None, bootstrap_server), (), CLUSTER_TIMEOUT_MS)
+            checks += merging_checks(backlogs)
         if start or master is not None:
             checks += _start(master)
     except KeyboardInterrupt:
@@ -77,6 +93,40 @@ def doctor(
 def _as_json(check: Check) -> dict[str, Any]:
     fields = {"name": check.name, "state": check.state.value, "found": check.found}
     return fields | ({"hint": check.hint} if check.hint else {})
+
+
+def merging_checks(backlogs: Sequence[Backlog]) -> Iterator[Check]:
+    """Check that the runs of partitions are merged, and report which partitions are compacted.
+
+    Partitions whose runs are not known until deletion has gone on are left out.
+    """
+    known = [one for one in backlogs if one.runs is not None and one.merged_runs is not None]
+    runs = sum(one.runs or 0 for one in known)
+    merged = sum(one.merged_runs or 0 for one in known)
+    found = f"{runs:,} runs of {len(known):,} partitions, {merged:,} after a complete merge"
+    if runs - merged < LEAST_SAVED_RUNS:
+        yield Check("merging", State.OK, found)
+    else:
+        worst = max(known, key=lambda one: (one.runs or 0) - (one.merged_runs or 0))
+        yield Check(
+            "merging",
+            State.NOTE,
+            f"{found}; most of them in {worst.topic}-{worst.partition}",
+            "consumers that catch up send a GET for each run. Is esker.compaction.enable on, and "
+            "esker.version at 3 or more (`esker features describe`)? A large backlog is merged by "
+            "`esker spark merge plan`",
+        )
+    compacted = [one for one in backlogs if one.cleaned_until]
+    if not compacted:
+        yield Check("compaction", State.OK, "no partition was compacted yet")
+        return
+    dirtiest = max(compacted, key=lambda one: one.dirty_ratio)
+    yield Check(
+        "compaction",
+        State.OK,
+        f"{len(compacted):,} partitions were compacted; the dirtiest is {dirtiest.topic}-"
+        f"{dirtiest.partition} with {100 * dirtiest.dirty_ratio:.0f} % of its offsets",
+    )
 
 
 def _store(uri: str, endpoint: str | None, region: str | None) -> Iterator[Check]:

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from esker import doctor
 from esker.cli import app
+from esker.commands.compaction import Backlog
+from esker.commands.doctor import merging_checks
 from esker.doctor import Check, State, available_memory, examine, passed, within
 from spark_jobs.session import java
 from tests.spark_jobs.fake_java import fake_java
@@ -168,6 +170,29 @@ def test_the_json_output_of_doctor_has_every_check_of_its_text_output(
     found = {check["name"]: check for check in report["checks"]}
     assert found["Java"]["found"] == f"Java 17.0.9 (JAVA_HOME: {home})"
     assert found["class archive"]["state"] == "note"
+
+
+def backlog(partition: int, runs: int | None, merged: int | None, *, until: int = 0) -> Backlog:
+    return Backlog("orders", partition, 1 << 20, runs, merged, 0.25, until, 100)
+
+
+def test_doctor_notes_a_backlog_of_merging_and_names_the_worst_partition() -> None:
+    merging, compaction = merging_checks(
+        [backlog(0, 20, 1), backlog(1, 1_500, 3), backlog(2, None, None)]
+    )
+    assert merging.state is State.NOTE
+    assert merging.found.startswith("1,520 runs of 2 partitions, 4 after a complete merge")
+    assert "orders-1" in merging.found
+    assert "esker spark merge plan" in (merging.hint or "")
+    assert compaction.found == "no partition was compacted yet"
+
+
+def test_doctor_reports_the_dirtiest_compacted_partition() -> None:
+    merging, compaction = merging_checks([backlog(0, 20, 1, until=50)])
+    assert merging.state is compaction.state is State.OK
+    assert compaction.found == (
+        "1 partitions were compacted; the dirtiest is orders-0 with 25 % of its offsets"
+    )
 
 
 def test_the_store_option_of_doctor_lists_the_object_store(tmp_path: Path) -> None:

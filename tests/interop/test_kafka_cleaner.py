@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from records.aborted import AbortedBatches
+from records.aborted import TransactionReader
 from records.batch import (
     DELETE_HORIZON,
     TRANSACTIONAL,
@@ -177,8 +177,16 @@ class Producer:
         return {1_000 + each: count - 1 for each, count in self._sequences.items() if count}
 
 
-def clean(batches: Sequence[Batch], first_dirty: int, rules: Round) -> list[Batch]:
+def clean(
+    batches: Sequence[Batch],
+    aborted: Sequence[tuple[int, int]],
+    first_dirty: int,
+    rules: Round,
+) -> list[Batch]:
     """Clean a partition as the rewriter does: a map of the dirty part, then all batches."""
+    transactions = TransactionReader(aborted, from_log_start=True)
+    batches = transactions.read(batches)
+    unused = transactions.unused_markers
     head = [batch for batch in batches if batch.header.base_offset < first_dirty]
     dirty = [batch for batch in batches if batch.header.base_offset >= first_dirty]
     offsets, kept = OffsetMap(), []
@@ -186,18 +194,13 @@ def clean(batches: Sequence[Batch], first_dirty: int, rules: Round) -> list[Batc
     note_keys(block, offsets, rules.salt)
     if head:
         older = read_block(head)
-        kept += clean_block(older, newest_by_map(older, offsets, rules.salt), rules).batches
+        newest = newest_by_map(older, offsets, rules.salt)
+        kept += clean_block(older, newest, rules, unused).batches
     newest = newest_by_offset(block, offsets.drain_offsets())
-    kept += clean_block(block, newest, rules).batches
+    kept += clean_block(block, newest, rules, unused).batches
     if kept[-1].header.end_offset < dirty[-1].header.end_offset:
         kept.append(empty_batch(dirty[-1].header))
     return kept
-
-
-def without_aborted(batches: Sequence[Batch], entries: Sequence[tuple[int, int]]) -> list[Batch]:
-    """Return batches as the rewriter reads them: those of aborted transactions are empty."""
-    aborted = AbortedBatches(entries)
-    return [empty_batch(each.header) if aborted.covers(each.header) else each for each in batches]
 
 
 def segments(node: Node) -> list[Path]:
@@ -227,10 +230,7 @@ def stored(node: Node, bound: int) -> Iterator[Batch]:
 
 
 def described(batches: Iterator[Batch] | Sequence[Batch]) -> list[tuple]:
-    """Return the parts of batches of data that both cleaners must agree on.
-
-    Kafka removes markers in the end; ours stay.
-    """
+    """Return the parts of batches that both cleaners must agree on, markers included."""
     return [
         (
             header.base_offset,
@@ -238,16 +238,21 @@ def described(batches: Iterator[Batch] | Sequence[Batch]) -> list[tuple]:
             header.record_count,
             header.compression if header.record_count else None,
             bool(header.attributes & DELETE_HORIZON),
-            header.max_timestamp,
+            None if header.is_control else header.max_timestamp,  # Kafka's clock wrote its markers
             (header.producer_id, header.producer_epoch, header.base_sequence),
             [
-                (r.offset, r.timestamp, bytes(r.key or b""), r.value and bytes(r.value), r.headers)
+                (
+                    r.offset,
+                    None if header.is_control else r.timestamp,
+                    bytes(r.key or b""),
+                    r.value and bytes(r.value),
+                    r.headers,
+                )
                 for r in iter_records(batch)
             ],
         )
         for batch in batches
         for header in (batch.header,)
-        if not header.is_control
     ]
 
 
@@ -276,7 +281,7 @@ def test_kafkas_log_cleaner_and_eskers_log_cleaner_leave_equal_batches(
         producer = Producer(broker, Random(seed))
         ours: list[Batch] = []
         first_dirty = taken = 0
-        for number in (1, 2):
+        for number in (1, 2, 3):
             producer.aborted.clear()
             for _ in range(BATCHES):
                 producer.append_some()
@@ -286,9 +291,12 @@ def test_kafkas_log_cleaner_and_eskers_log_cleaner_leave_equal_batches(
             wait_until(lambda bound=bound: cleaned_until(node) >= bound, state=node.said)
             below = [each for each in producer.batches if each.header.base_offset < bound]
             rules = Round(NOW_MS + number, 0, producer.last_sequences(), bytes(16))
-            read = without_aborted(below[taken:], producer.aborted)
-            ours = clean([*ours, *read], first_dirty, rules)
+            ours = clean([*ours, *below[taken:]], producer.aborted, first_dirty, rules)
             first_dirty, taken = bound, len(below)
             theirs = described(list(stored(node, bound)))
             assert described(ours) == theirs
             assert any(row[4] for row in theirs), "no tombstone was marked"
+        markers = [each.header for each in producer.batches if each.header.is_control]
+        left = [each.header for each in ours if each.header.is_control]
+        assert len(left) < len(markers), "no marker was removed"
+        assert any(header.attributes & DELETE_HORIZON for header in left), "no marker was marked"

@@ -106,7 +106,8 @@ class Model:
         repr=False, default_factory=dict
     )  # producer: its newest last offset
     aborted: set[int] = field(repr=False, default_factory=set)  # offsets of aborted records
-    markers: set[int] = field(repr=False, default_factory=set)  # offsets of control batches
+    markers: dict[int, set[int]] = field(repr=False, default_factory=dict)
+    """By offset of each control batch: the offsets of its transaction's records."""
     sequences: Counter[int] = field(repr=False, default_factory=Counter)
     log_start: int = 0
     end: int = 0
@@ -215,7 +216,7 @@ class Life:
             State.COMPLETE_COMMIT if is_committed else State.COMPLETE_ABORT
         )
         for model in models:
-            model.markers.add(model.end)
+            model.markers[model.end] = {at for one, at in offsets if one is model}
             model.end += 1
         if not is_committed:
             for model, at in offsets:
@@ -427,8 +428,7 @@ class Life:
         max_bytes = self.random.choice((100, 700, 1 << 20))
         batches = await self._fetch(model, offset, max_bytes)
         found: dict[int, Row] = {}
-        controls = {int(b.header.base_offset) for b in batches if b.header.is_control}
-        assert controls == {at for at in model.markers if at >= offset}, (controls, model.markers)
+        self._check_markers(model, batches, offset, may_remove=may_remove)
         batches = [batch for batch in batches if not batch.header.is_control]
         for batch in batches:
             self._check_form(model, batch)
@@ -462,6 +462,25 @@ class Life:
                 set_at = horizon - RETENTION_MS
                 is_known = any(abs(time - set_at) <= 1_000 for time in self._passes)
                 assert is_known, f"no compaction set the horizon of {header}"
+
+    def _check_markers(
+        self, model: Model, batches: list[Batch], offset: int, *, may_remove: bool
+    ) -> None:
+        """Check that only markers of transactions without batches are gone, and for good."""
+        controls = {int(each.header.base_offset) for each in batches if each.header.is_control}
+        wanted = {at for at in model.markers if at >= offset}
+        assert controls <= wanted, f"came back: {controls - wanted}"
+        left = {
+            at
+            for each in batches
+            if not each.header.is_control
+            for at in range(each.header.base_offset, each.header.end_offset)
+        }
+        for at in wanted - controls:
+            assert may_remove, f"marker removed by nobody: {at} {model}"
+            assert not model.markers[at] & left, f"marker {at} is gone before its batches: {model}"
+            del model.markers[at]
+            self.seen["removed markers"] += 1
 
     def _check_keys(self, model: Model, found: dict[int, Row], newest: dict[bytes, int]) -> None:
         """Compare the reader's map of last values with the model's."""
@@ -509,6 +528,8 @@ class Life:
             assert sum(batch.header.record_count for batch in batches) == run.record_count, run
             assert not run.object_format > 1 or batches[-1].header.last_offset == at - 1, run
         assert at == model.end, (at, model.end)
+        listed = self.world.markers_of_aborted(self._topic_id(model), model.index)
+        assert set(listed) <= model.markers.keys(), f"entries without markers: {listed} {model}"
         cleaning = await self._cleaning(model)
         assert cleaning.run_count in (-1, len(runs)), (cleaning, runs)
         assert cleaning.stored_bytes in (-1, sum(run.byte_size for run in runs)), (cleaning, runs)

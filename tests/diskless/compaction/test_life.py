@@ -15,7 +15,7 @@ LIVES = 8
 RARE = {
     "aborts", "commits", "abandoned tasks", "clock jumps", "deadlines", "deletions",
     "expired tombstones", "keyless refused", "operations inside tasks", "policy flips",
-    "removed records", "restarts",
+    "removed markers", "removed records", "restarts",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 from diskless.compaction import leases, planner, rewriter, service
 from diskless.compaction.tasks import CompactionTask
 from records import cleaning
-from records.aborted import AbortedBatches
+from records.aborted import AbortedBatches, TransactionReader
 from records.rpc.rewriting import HORIZONS_SET
 from tests.diskless.compaction import test_life, test_planner, test_rewriter, test_service
 from tests.records import test_cleaning
@@ -114,6 +114,33 @@ def with_ended_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CompactionTask, "aborted_from", aborted_from)
 
 
+def with_entries_without_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marker goes, and the entry of its aborted transaction stays."""
+    monkeypatch.setattr(AbortedBatches, "ended_by", lambda *_: None)
+
+
+def without_markers_of_batches_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marker gets its horizon while batches of its transaction are left."""
+    note_marker = TransactionReader._note_marker
+
+    def unused(self, header) -> None:
+        self._with_batches.clear()
+        note_marker(self, header)
+
+    monkeypatch.setattr(TransactionReader, "_note_marker", unused)
+
+
+def with_markers_of_unread_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed round takes the first marker of a producer for one without batches."""
+    init = TransactionReader.__init__
+
+    def from_log_start(self, aborted, *, from_log_start: bool) -> None:
+        del from_log_start
+        init(self, aborted, from_log_start=True)
+
+    monkeypatch.setattr(TransactionReader, "__init__", from_log_start)
+
+
 def above_the_last_stable_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round takes records of open transactions."""
     cleanable = planner._cleanable
@@ -190,6 +217,16 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
         test_rewriter.test_compaction_removes_an_aborted_record_and_keeps_the_committed_record_of_its_key,
     ),
     (with_ended_transactions, live_random_lives),
+    (
+        with_entries_without_markers,
+        test_rewriter.test_a_marker_goes_after_its_batches_and_its_horizon_and_ends_its_aborted_entry,
+    ),
+    (with_entries_without_markers, live_random_lives),
+    (without_markers_of_batches_that_are_left, live_random_lives),
+    (
+        with_markers_of_unread_batches,
+        test_rewriter.test_an_attempt_that_resumes_a_round_keeps_markers_whose_batches_it_has_not_read,
+    ),
     (
         above_the_last_stable_offset,
         test_planner.test_a_planned_compaction_round_ends_before_unstable_records_and_too_young_runs,

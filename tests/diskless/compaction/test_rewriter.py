@@ -33,7 +33,7 @@ from records.cleaning import Cleaned
 from records.compression import Compression
 from records.marker_batches import marker_batch
 from records.object_keys import ObjectKeys
-from records.rpc.rewriting import HORIZONS_SET
+from records.rpc.rewriting import HORIZONS_SET, TOMBSTONES_REMOVED
 from records.wal import FINAL, MARKER, PartitionBatches, build_object, read_footer, verify_partition
 from tests.diskless.virtual_time import run as run_on_loop
 
@@ -105,7 +105,7 @@ class World:
         parts, _ = build_object(content, object_id=object_id, **owner)
         key, position = KEYS.key(object_id), 0
         self.store.objects[key] = (b"".join(parts), 0)
-        for topic_id, partition, (data,), count in content:
+        for topic_id, partition, (data,), count, _ in content:
             live = self.runs.setdefault((topic_id, partition), [])
             base = live[-1].last_offset + 1 if live else 0
             kind = int(append_time >= 0)
@@ -143,7 +143,13 @@ class World:
         return rows, batches[-1].header.end_offset
 
     async def compact(
-        self, name, *, first_dirty: int = 0, rewritten_until: int = 0, **more: Any
+        self,
+        name,
+        *,
+        first_dirty: int = 0,
+        rewritten_until: int = 0,
+        now_ms: int = NOW,
+        **more: Any,
     ) -> Report:
         runs = tuple(self.runs[name])
         return await self.rewriter.compact(
@@ -153,7 +159,7 @@ class World:
                 first_dirty=first_dirty,
                 rewritten_until=rewritten_until,
                 delete_retention_ms=100,
-                now_ms=NOW,
+                now_ms=now_ms,
                 last_sequences={},
                 salt=bytes(16),
                 **more,
@@ -359,6 +365,50 @@ def test_compaction_goes_past_markers_and_keeps_them() -> None:
         assert (report.bound, report.damages) == (5, [])
         rows, end = await world.read(P0)
         assert ([row[0] for row in rows], end) == ([3, 4], 5)
+
+    run_on_loop(on_loop)
+
+
+async def aborted_then_compacted(world: World, *times_ms: int, **more: Any) -> list[int]:
+    """Abort a transaction and compact at these times; return how many control batches are left.
+
+    The transaction's record has offset 1, its marker offset 2.
+    """
+    world.append({P0: [(b"k", b"committed")]})
+    producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    world.append({P0: [(b"k", b"aborted")]}, attributes=TRANSACTIONAL, **producer)
+    world.mark(P0)
+    world.append({P0: [(b"later", b"v")]})
+    left = []
+    for now_ms in times_ms:
+        await world.compact(P0, now_ms=now_ms, aborted={0: [(7, 1)], 2: [(7, 1)]}, **more)
+        runs = world.runs[P0]
+        data = await read_runs(ObjectCache(world.store), runs, from_offset=0, max_bytes=1 << 30)
+        left.append(sum(batch.header.is_control for batch in iter_batches(data)))
+    return left
+
+
+def test_a_marker_goes_after_its_batches_and_its_horizon_and_ends_its_aborted_entry() -> None:
+    async def on_loop() -> None:
+        world = World()
+        # Rounds: the batch goes; the marker gets its horizon, 100 ms later; before it; at it.
+        times_ms = (NOW, NOW + 1, NOW + 100, NOW + 101)
+        assert await aborted_then_compacted(world, *times_ms) == [1, 1, 1, 0]
+        ranges = [each for written in world.written for each in written.ranges]
+        assert [each.ended_aborted for each in ranges] == [(), (), (), ((7, 1),)]
+        assert [each.flags for each in ranges] == [0, HORIZONS_SET, 0, TOMBSTONES_REMOVED]
+        rows, end = await world.read(P0)
+        assert ([row[0] for row in rows], end) == ([0, 3], 4)
+
+    run_on_loop(on_loop)
+
+
+def test_an_attempt_that_resumes_a_round_keeps_markers_whose_batches_it_has_not_read() -> None:
+    async def on_loop() -> None:
+        world = World()
+        times_ms = (NOW, NOW + 1, NOW + 200, NOW + 400)
+        left = await aborted_then_compacted(world, *times_ms, rewritten_until=2)
+        assert left == [1, 1, 1, 1]
 
     run_on_loop(on_loop)
 

@@ -155,6 +155,12 @@ class World:
         state = self.cluster.leaders[0].state
         return state.runs.get(state.topics[topic_id].log_ids[partition], [])
 
+    def markers_of_aborted(self, topic_id: UUID, partition: int) -> list[int]:
+        """Return the offsets of the markers of a partition's aborted transactions."""
+        state = self.cluster.leaders[0].state
+        log_id = state.topics[topic_id].log_ids[partition]
+        return [entry.last_offset for entry in state.aborted_from(log_id, 0)]
+
     def object(self, object_id: int) -> bytes:
         """Return the bytes of an object in the store."""
         ((data, *_),) = (

@@ -9,12 +9,12 @@ Source: docs/design/transactions-groups.md#on-the-broker; KIP-890; docs/design/t
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from coordinator.controller.image import MetadataImage
 from coordinator.leader_client import Failure
+from diskless.transactions.ending import ask_until_ended
 from records.internal_topics import CONSUMER_OFFSETS
 from records.kafka_errors import ErrorCode
 from records.rpc import transaction_log as rpc
@@ -29,10 +29,6 @@ ADDING_VERSION: Final = 5
 
 ABORTABLE_VERSION: Final = 4
 """TxnOffsetCommit: the first version with TRANSACTION_ABORTABLE."""
-
-ATTEMPTS: Final = 6
-PAUSE_S: Final = 0.02
-"""A former transaction that is ending is waited for up to 0.1 s."""
 
 
 class Proof(NamedTuple):
@@ -79,16 +75,10 @@ async def prove_offsets(
 
 async def _ask(question: rpc.ProveTransactionRequest, ask_log: AskLog) -> Response | Failure:
     """Request a proof; if it adds the group log, wait while an earlier transaction is ending."""
-    for _ in range(ATTEMPTS - 1):
-        answer = await ask_log(question)
-        is_ending = (
-            isinstance(answer, rpc.ProveTransactionResponse)
-            and answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
-        )
-        if not (question.adds and is_ending):
-            return answer
-        await asyncio.sleep(PAUSE_S)
-    return await ask_log(question)
+    if not question.adds:
+        return await ask_log(question)
+    answer: Response | Failure = await ask_until_ended(lambda: ask_log(question))
+    return answer
 
 
 def client_error(code: ErrorCode, version: int) -> ErrorCode:

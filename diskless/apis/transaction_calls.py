@@ -163,6 +163,7 @@ class TransactionCalls:
                 ),
                 create=False,
                 is_connected=context.is_connected,
+                begins=True,
             )
             code = _code(answer, 24, context.version)
         if code is ErrorCode.NONE and unknown:
@@ -211,6 +212,7 @@ class TransactionCalls:
                 ),
                 create=False,
                 is_connected=context.is_connected,
+                begins=True,
             )
             code = _code(answer, 25, context.version)
         return rpc.AddOffsetsToTxnResponse(error_code=int(code))

@@ -26,6 +26,7 @@ from coordinator.features import has_transactions
 from coordinator.leader_client import Failure
 from coordinator.rendezvous import transaction_broker
 from diskless.cluster import Cluster
+from diskless.transactions.ending import ask_until_ended
 from records.kafka_errors import ErrorCode
 from records.rpc import transaction_log as rpc
 from records.rpc.base import Request
@@ -67,12 +68,14 @@ class TransactionOwner:
         *,
         create: bool,
         is_connected: Callable[[], bool],
+        begins: bool = False,
     ) -> Any:
         """Forward one call to the transaction log; return its response, or an ErrorCode.
 
         Args:  make_request: builds the request for an ownership epoch.
                create: also acquire an id that does not exist.
                is_connected: whether the client's connection is still open.
+               begins: the call may begin a transaction, and waits while the former one is ending.
         """
         if not has_transactions(self._cluster.image.features):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -82,9 +85,17 @@ class TransactionOwner:
         owned.waiting += 1
         try:
             async with owned.lock:
-                return await self._forward(
-                    transactional_id, owned, make_request, create=create, is_connected=is_connected
-                )
+
+                async def forward() -> Any:
+                    return await self._forward(
+                        transactional_id,
+                        owned,
+                        make_request,
+                        create=create,
+                        is_connected=is_connected,
+                    )
+
+                return await (ask_until_ended(forward) if begins else forward())
         finally:
             owned.waiting -= 1
 

@@ -15,23 +15,19 @@ Source: docs/design/transactions.md#the-transaction-number; KIP-890.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from coordinator.leader_client import Failure
 from coordinator.transactions.state import State
 from diskless.cluster import Cluster
+from diskless.transactions.ending import ask_until_ended
 from records.kafka_errors import ErrorCode
 from records.rpc import transaction_log as rpc
 
 FIRST_ADDING_VERSION: Final = 12  # of Produce: it adds partitions to transactions
 FIRST_ABORTABLE_VERSION: Final = 11  # of Produce: it knows TRANSACTION_ABORTABLE
-RETRY_S: Final = 0.02
-RETRIES: Final = 5
-"""A former transaction that is ending is waited for up to 0.1 s."""
 
 MAX_REMEMBERED: Final = 20_000
 """Transactional ids with a proof of the leader or a refused number; the oldest are forgotten."""
@@ -132,16 +128,12 @@ class TransactionProofs:
             adds=adds,
             metadata_offset=self._cluster.image.offset,
         )
-        for _ in range(RETRIES):
+
+        async def ask() -> Any:
             self.asked += 1
-            answer = await self._cluster.ask_transactions(question)
-            is_ending = (
-                not isinstance(answer, Failure)
-                and getattr(answer, "error_code", 0) == ErrorCode.CONCURRENT_TRANSACTIONS
-            )
-            if not (adds and is_ending):
-                break
-            await asyncio.sleep(RETRY_S)
+            return await self._cluster.ask_transactions(question)
+
+        answer = await (ask_until_ended(ask) if adds else ask())
         if not isinstance(answer, rpc.ProveTransactionResponse):
             return dict.fromkeys(partitions, ErrorCode.NOT_ENOUGH_REPLICAS)
         return self._take(producer, partitions, version, answer)

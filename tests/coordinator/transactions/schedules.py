@@ -40,9 +40,9 @@ from coordinator.transactions.leader import Decided
 from coordinator.transactions.machine import TransactionMachine
 from coordinator.transactions.markers import GROUP_LOG, Answered, Row, coordinator_request
 from coordinator.transactions.state import LAST_EPOCH, OPEN, State, TransactionsImage
-from diskless.transactions import proofs
+from diskless.transactions import ending
 from diskless.transactions.owner import TransactionOwner
-from diskless.transactions.proofs import Proof, TransactionProofs
+from diskless.transactions.proofs import Producer, Proof, TransactionProofs
 from records.batch import iter_batches
 from records.diskless import TransactionMarkersRecord
 from records.features import ESKER_VERSION, TRANSACTION_VERSION
@@ -236,7 +236,7 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Run the schedule to its end, and check it."""
-        with patch.object(proofs, "RETRY_S", 0):
+        with patch.object(ending, "PAUSES_S", (0, 0, 0, 0)):
             for _ in range(STEPS):
                 self.step()
                 self.check()
@@ -599,7 +599,7 @@ class Simulation:
 
     def arrive(self, broker: Broker, client: Client, sent: Sent) -> None:
         """A broker proves a batch on its arrival, and puts it in a buffer."""
-        producer = proofs.Producer(client.name, sent.producer_id, sent.epoch)
+        producer = Producer(client.name, sent.producer_id, sent.epoch)
         version = 12 if self.is_v2 else 11
         proof = broker.proofs.find(producer, sent.partition, version)
         if proof is None:

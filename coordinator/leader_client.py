@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
@@ -37,6 +37,9 @@ R = TypeVar("R", bound=Response)
 
 Address: TypeAlias = tuple[str, int]
 """Host and port."""
+
+Send: TypeAlias = Callable[[Rpc], Awaitable[R]]
+"""Sends a request on a connection to the leader, and returns the response."""
 
 
 CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
@@ -143,10 +146,12 @@ class LeaderClient:
         request: Request,
         response: type[R],
         read_refusal: Callable[[R], CoordinatorError | None],
+        send: Send[R] | None = None,
     ) -> R | Failure:
         """Send a request to the leader once; return the response, or a Failure.
 
-        Args:  read_refusal: the error in a response that means: this node does not lead, or does
+        Args:  send: sends the request otherwise than as it is.
+               read_refusal: the error in a response that means: this node does not lead, or does
                not know what became of the request. None if the response is an answer.
         """
         try:
@@ -157,7 +162,10 @@ class LeaderClient:
         try:
             version = rpc.version_for(type(request))
             is_sent = True
-            answer = await rpc.call(request, response, version)
+            if send is None:
+                answer = await rpc.call(request, response, version)
+            else:
+                answer = await send(rpc)
         except NetError as error:
             if error.reason is Reason.BAD_ANSWER:  # other answers on it may be wrong, too
                 rpc.connection.close()
@@ -180,6 +188,7 @@ class LeaderClient:
         label: str,
         tracks_doubt: bool = False,
         is_repeatable: bool = True,
+        send: Send[R] | None = None,
     ) -> R:
         """Send a request to the leader, and repeat it until a response arrives or time is up.
 
@@ -187,6 +196,7 @@ class LeaderClient:
                  tracks_doubt: whether to tell a request that may have been carried out from one
                  that was not; of no use for a read, or where a repetition is answered alike.
                  is_repeatable: if not, a request in doubt is not sent again.
+                 send: sends the request otherwise than as it is.
         Raises:  OutcomeUnknownError if an attempt is in doubt, else CoordinatorError
                  (COORDINATOR_NOT_AVAILABLE), or NobodyListensError if at last no node ran.
         """
@@ -195,7 +205,7 @@ class LeaderClient:
         alone_s = patience.timeout_s if patience.alone_s is None else patience.alone_s
         in_doubt = False
         for pause_s in patience.pauses():
-            answer = await self.attempt(request, response, read_refusal)
+            answer = await self.attempt(request, response, read_refusal, send)
             if not isinstance(answer, Failure):
                 return answer
             in_doubt = in_doubt or (tracks_doubt and answer.in_doubt)

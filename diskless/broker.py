@@ -28,6 +28,7 @@ from uuid import UUID
 
 from prometheus_client.metrics_core import Metric
 
+from coordinator.controller.access import AccessSettings, AccessTable
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.preference import MAX_REASON, is_preferred, may_write_preference
 from coordinator.controller.registration import (
@@ -82,6 +83,7 @@ class BrokerSettings:
     values: Mapping[str, Any]  # settings, parsed, by their Kafka names
     own: tuple[OwnSetting, ...] = ()  # the same as text, for DescribeConfigs
     limits: Limits = field(default_factory=Limits)
+    access: AccessSettings | None = None  # of the authorizer; None: everything is allowed
 
 
 class NotStartedError(Exception):
@@ -132,6 +134,7 @@ class Broker:
             random=random,
             on_fenced=self._on_epoch_doubted,
             received_at=self._received_at,
+            access=self._make_access(),
         )
         self.health = BrokerHealth(
             cluster=cluster,
@@ -141,6 +144,15 @@ class Broker:
             node_faults=node_faults,
             clock=clock,
             clock_ahead_ms=self._clock_ahead_ms,
+        )
+
+    def _make_access(self) -> AccessTable | None:
+        """Build the access control of clients, or return None without an authorizer."""
+        settings, cluster = self._settings.access, self._cluster
+        if settings is None:
+            return None
+        return AccessTable(
+            settings, lambda: cluster.image, lambda: cluster.image_age_ms() is not None
         )
 
     def _received_at(self) -> float:

@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 from coordinator.batch.interface import BatchCoordinator, CallTarget
+from coordinator.controller.access import Client
 from coordinator.controller.image import MetadataImage
 from coordinator.groups.state import Group
 from coordinator.leader_client import Failure
@@ -102,9 +103,12 @@ class Cluster(Protocol):
     def leader(self, coordinator: int) -> CommitQueue:
         """Return the client of a batch coordinator's leader, always the same object."""
 
-    async def ask_controller(self, request: Request, response: type[R]) -> R:
+    async def ask_controller(
+        self, request: Request, response: type[R], client: Client | None = None
+    ) -> R:
         """Send a request to the active controller and return the response with its error codes.
 
+        Args:    client: for whom it is sent, if the controller decides by that; None: this node.
         Raises:  CoordinatorError if no controller answered in time.
         """
 

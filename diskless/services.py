@@ -14,11 +14,14 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
+from coordinator.controller.access import AccessTable
 from coordinator.controller.decide.configs import process_settings
 from coordinator.controller.image import MetadataImage
 from coordinator.groups.settings import GroupSettings
 from coordinator.transactions.settings import TransactionSettings
+from diskless.access.gate import Gate
 from diskless.apis import (
+    acls,
     chunks,
     configs,
     forwarded,
@@ -33,6 +36,7 @@ from diskless.apis import (
 from diskless.apis.cluster import ClusterApis
 from diskless.apis.configs import OwnSetting
 from diskless.apis.groups import GroupApis
+from diskless.apis.handler import guarded
 from diskless.apis.producers import ProducerApis, ProducerIds
 from diskless.apis.records import RecordApis
 from diskless.apis.transaction_calls import TransactionCalls
@@ -75,18 +79,22 @@ class Services:
         random: Random,
         on_fenced: Callable[[], None],
         received_at: Callable[[], float],
+        access: AccessTable | None = None,
     ) -> None:
         """Create a broker's services, such as produce and fetch; `start` starts their tasks.
 
         Args:  values: parsed settings by name. own: the same as text.
                on_fenced: called when a coordinator knows a newer epoch of this broker.
                received_at: when a part of a large request last arrived, on the loop's clock.
+               access: what clients may do; None: everything.
         """
         self._cluster = cluster
         self._store = store
         self._wall_ms = wall_ms
         self._random = random
         self._values = values
+        self.access = access
+        self._gate = None if access is None else Gate(access, lambda: cluster.image)
         self.news = CommitNotifications()
         cluster.on_image(lambda _: self.news.notify())
         cluster.on_commit(lambda _: self.news.notify())
@@ -114,13 +122,14 @@ class Services:
                 )
             ),
         )
-        self.records = RecordApis(self.produce, self.fetch)
+        self.records = RecordApis(self.produce, self.fetch, gate=self._gate)
         self.groups = GroupApis(
             cluster,
             GroupSettings.of(values),
             wall_ms=wall_ms,
             random=random,
             ask_transaction_log=cluster.ask_transactions,
+            gate=self._gate,
         )
         self.clusters = ClusterApis(
             cluster,
@@ -168,6 +177,7 @@ class Services:
             store_fault=lambda: self._store.fault,
             spreading=self.spreading,
             proofs=TransactionProofs(self._cluster),
+            gate=self._gate,
         )
 
     def _make_cleaner(self) -> Cleaner:
@@ -219,6 +229,7 @@ class Services:
             **chunks.handlers(cluster, self._wall_ms),
             **forwarded.handlers(cluster),
             **replicas.handlers(cluster),
+            **acls.handlers(cluster, has_authorizer=self._gate is not None),
             **security.handlers(cluster),
             **telemetry.handlers(lambda: UUID(int=self._random.getrandbits(128), version=4)),
             **transactions.handlers(cluster, self._wall_ms),
@@ -232,7 +243,9 @@ class Services:
 
     def handlers(self, listener_name: str) -> Mapping[int, Served]:
         """Return the handlers of a listener's requests, except ApiVersions, by api key."""
-        return {**self._shared, **self.clusters.handlers(listener_name)}
+        table = {**self._shared, **self.clusters.handlers(listener_name)}
+        gate = self._gate
+        return table if gate is None else {key: guarded(one, gate) for key, one in table.items()}
 
     def connection_closed(self, connection: ServerConnection) -> None:
         """Cancel the waiting requests of a closed connection."""

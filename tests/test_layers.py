@@ -85,7 +85,15 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     "diskless": ("records", "coordinator", *OPEN),
     "diskless.stores": ("records", "raft.segments"),
     **dict.fromkeys(BROKER_ROOTS, ("records", "coordinator", *BROKER_ROOTS)),
-    "diskless.produce": ("records", "coordinator", "diskless.stores", *BROKER_ROOTS, *OPEN),
+    "diskless.access": ("records", "coordinator", *OPEN),
+    "diskless.produce": (
+        "records",
+        "coordinator",
+        "diskless.access",
+        "diskless.stores",
+        *BROKER_ROOTS,
+        *OPEN,
+    ),
     "diskless.fetch": ("records", "coordinator", "diskless.stores", *BROKER_ROOTS, *OPEN),
     "diskless.compaction": (
         "records",
@@ -98,6 +106,7 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     "diskless.apis": (
         "records",
         "coordinator",
+        "diskless.access",
         "diskless.fetch",
         "diskless.produce",
         "diskless.stores",

@@ -6,10 +6,11 @@
 A check names the fields of the request in which the resources' names (or topic ids) stand; a check
 of the cluster has none. `unless` is a second check that also grants what the first one does.
 
-Nothing asks it yet: brokers refuse `authorizer.class.name` (docs/design/security.md#authorizer).
+Guards take their operations from here (`coordinator.controller.guarding`, `diskless.access`).
 
-Source: upstream's page "Authorization and ACLs". Where 4.3.1's KafkaApis and ControllerApis do
-otherwise (ElectLeaders, Produce, InitProducerId, DeleteTopics, DescribeCluster) it is as they do.
+Source: upstream's page "Authorization and ACLs". Where KafkaApis and ControllerApis do otherwise
+(ElectLeaders, Produce, InitProducerId, DeleteTopics, DescribeCluster) it is as they do, and as
+Apache Kafka 4.3.1 answers (`tests/interop/test_access_answers.py`).
 Keys from 1000 on are ours: those that change anything need ALTER of the cluster, or
 CLUSTER_ACTION if nodes send them; the others need DESCRIBE of the cluster.
 """
@@ -129,8 +130,10 @@ CHECKS: Final[Mapping[int, tuple[Check, ...]]] = MappingProxyType(
             ),
             _topic(
                 Operation.DESCRIBE,
+                "topic_names",
+                "topics.name",
                 "topics.topic_id",
-                when="the answer shows names",
+                when="the answer tells whether a name exists",
                 unless=_DELETES,
             ),
         ),

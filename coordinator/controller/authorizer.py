@@ -11,7 +11,7 @@
   ALL is one of each. The trap: only an ALLOW implies: DENY of READ does not deny DESCRIBE.
 - If no rule is of this resource, `allow_everyone` decides (allow.everyone.if.no.acl.found).
 
-Nothing asks it yet: brokers refuse `authorizer.class.name` (docs/design/security.md#authorizer).
+`coordinator.controller.access` keeps its decisions.
 
 Source: KIP-11, KIP-290 (patterns), KIP-801; upstream's StandardAuthorizerData.
 """
@@ -68,6 +68,9 @@ ALLOW: Final = 3
 WILDCARD: Final = "*"
 ANY_USER: Final = "User:*"
 CLUSTER_NAME: Final = "kafka-cluster"
+
+ANY_NAME: Final = "hardcode"
+"""The name by which upstream asks first whether a principal may do something on any resource."""
 
 _DESCRIBE_BY: Final = frozenset(
     {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
@@ -148,6 +151,41 @@ class Authorizer:
                         return False
                     allowed = allowed or rule.allows(operation)
         return allowed if found else self._allow_everyone
+
+    def is_allowed_on_any(
+        self, principal: str, host: str, operation: Operation, kind: ResourceType
+    ) -> bool:
+        """Return whether a principal may do an operation on at least one resource of a type.
+
+        An ALLOW counts unless a DENY covers its pattern. Operations that imply this one do not.
+        Source: KIP-679; upstream's Authorizer.authorizeByResourceType.
+        """
+        if self.is_allowed(principal, host, operation, kind, ANY_NAME):
+            return True
+
+        def patterns(table: dict[tuple[int, str], list[Rule]], permission: int) -> set[str]:
+            return {
+                name
+                for (of, name), rules in table.items()
+                if of == kind
+                and any(
+                    rule.permission == permission
+                    and rule.operation in (operation, Operation.ALL)
+                    and rule.is_of(principal, host)
+                    for rule in rules
+                )
+            }
+
+        denied, denied_prefixes = (patterns(t, DENY) for t in (self._literal, self._prefixed))
+        if WILDCARD in denied:
+            return False
+        literal = patterns(self._literal, ALLOW)
+        if WILDCARD in literal:
+            return True
+        return any(
+            not any(name[:end] in denied_prefixes for end in range(1, len(name) + 1))
+            for name in (*(literal - denied), *patterns(self._prefixed, ALLOW))
+        )
 
     def _rules_of(self, kind: ResourceType, name: str) -> list[list[Rule]]:
         """Return the rules with a pattern that matches this resource, one list per pattern."""

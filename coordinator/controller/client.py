@@ -14,11 +14,14 @@ Source: KIP-919 (clients of controllers); KIP-631.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+from coordinator.controller.access import Client
+from coordinator.controller.envelope import send as send_enveloped
 from coordinator.errors import CoordinatorError
-from coordinator.leader_client import Address, LeaderClient, Patience
+from coordinator.leader_client import Address, LeaderClient, Patience, Send
 from records.internal_topics import CLUSTER_METADATA
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
@@ -54,14 +57,22 @@ class ControllerClient:
             topic=CLUSTER_METADATA,
         )
 
-    async def call(self, request: Request, response: type[R]) -> R:
+    async def call(self, request: Request, response: type[R], client: Client | None = None) -> R:
         """Return the active controller's response; error codes in the response are not checked.
 
+        Args:    client: for whom it is sent, in an Envelope; None: this node.
         Raises:  CoordinatorError, COORDINATOR_NOT_AVAILABLE if no controller answered in time;
                  NobodyListensError if no controller was running at the end.
         """
         label = "no controller answers"
-        return await self._leader.call(request, response, _refusal, self._patience, label=label)
+        send: Send[R] | None = None
+        if client is not None:
+            send = functools.partial(
+                send_enveloped, request=request, response=response, client=client
+            )
+        return await self._leader.call(
+            request, response, _refusal, self._patience, label=label, send=send
+        )
 
     def note_leader(self, node_id: int) -> None:
         """Set the active controller's node id; calls in flight to other nodes are repeated."""

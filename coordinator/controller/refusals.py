@@ -22,7 +22,11 @@ from records.rpc.configs import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsResponse,
 )
-from records.rpc.security import AlterUserScramCredentialsResponse
+from records.rpc.security import (
+    AlterUserScramCredentialsResponse,
+    CreateAclsResponse,
+    DeleteAclsResponse,
+)
 
 _Form = Callable[[Any, int, str], Response]
 
@@ -158,9 +162,23 @@ def _alter_scram(request: Any, code: int, message: str) -> Response:
     )
 
 
+def _create_acls(request: Any, code: int, message: str) -> Response:
+    result = CreateAclsResponse.AclCreationResult(error_code=code, error_message=message)
+    return CreateAclsResponse(results=(result,) * len(request.creations))
+
+
+def _delete_acls(request: Any, code: int, message: str) -> Response:
+    result = DeleteAclsResponse.DeleteAclsFilterResult(
+        error_code=code, error_message=message, matching_acls=()
+    )
+    return DeleteAclsResponse(filter_results=(result,) * len(request.filters))
+
+
 _FORMS: Final[dict[int | None, _Form]] = {
     19: _create_topics,
     20: _delete_topics,
+    30: _create_acls,
+    31: _delete_acls,
     32: _describe_configs,
     33: _alter_configs,
     37: _create_partitions,

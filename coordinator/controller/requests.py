@@ -27,6 +27,7 @@ from uuid import UUID
 
 import msgspec
 
+from coordinator.controller.decide.acls import create_acls, delete_acls
 from coordinator.controller.decide.brokers import (
     heartbeat,
     register_broker,
@@ -68,7 +69,11 @@ from records.rpc.configs import (
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
-from records.rpc.security import AlterUserScramCredentialsRequest
+from records.rpc.security import (
+    AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+)
 from records.schema import MetadataRecord
 
 MAX_WAIT_S: Final = 300.0
@@ -517,6 +522,8 @@ _HANDLERS: Final[dict[type[Request], Callable[[Requests, Any, Send], None]]] = {
     AlterConfigsRequest: _decide_only(replace_configs),
     IncrementalAlterConfigsRequest: _decide_only(alter_configs),
     AlterUserScramCredentialsRequest: _decide_only(alter_scram),
+    CreateAclsRequest: _decide_only(create_acls),
+    DeleteAclsRequest: _decide_only(delete_acls),
     brokers.BrokerRegistrationRequest: Requests._register_broker,
     brokers.BrokerHeartbeatRequest: Requests._heartbeat,
     brokers.UnregisterBrokerRequest: Requests._unregister_broker,

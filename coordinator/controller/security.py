@@ -1,7 +1,7 @@
-"""Quotas, access rules, credentials and tokens: kept in the image, not acted on.
+"""Quotas, access control entries, credentials and tokens, as the image has them.
 
-No part of Esker writes these records. A log that began under upstream's controller may hold them,
-and a checkpoint of Esker's must not lose them.
+Esker writes credentials and access control entries. A log that began under upstream's controller
+may hold the others too, and a checkpoint of Esker's must not lose them.
 
 Source: KIP-546, KIP-801, KIP-900, KIP-866.
 """
@@ -26,15 +26,32 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 
+AclKey = tuple[int, str, int, str, str, int, int]
+"""An access control entry without its id: the order of fields is that of the record."""
+
+
+def acl_key(record: AccessControlEntryRecord) -> AclKey:
+    """Return the fields of an access control entry that no two entries have in common."""
+    return (
+        record.resource_type,
+        record.resource_name,
+        record.pattern_type,
+        record.principal,
+        record.host,
+        record.operation,
+        record.permission_type,
+    )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """SCRAM verifiers, which brokers use, and records kept so that a checkpoint loses nothing."""
+    """SCRAM verifiers and access control entries, and records kept for checkpoints only."""
 
     quotas: Map[tuple[tuple[tuple[str, str | None], ...], str], ClientQuotaRecord] = field(
         default_factory=Map
     )
     acls: Map[UUID, AccessControlEntryRecord] = field(default_factory=Map)
+    acl_ids: Map[AclKey, UUID] = field(default_factory=Map)
     scrams: Map[tuple[str, int], UserScramCredentialRecord] = field(default_factory=Map)
     tokens: Map[str, DelegationTokenRecord] = field(default_factory=Map)
     zk_migration: ZkMigrationStateRecord | None = None
@@ -60,8 +77,11 @@ class SecurityEdit:
                 entity = tuple((part.entity_type, part.entity_name) for part in record.entity)
                 return self._put("quotas", (entity, record.key), None if record.remove else record)
             case AccessControlEntryRecord():
+                self._drop_acl_key(record.id)
+                self._put("acl_ids", acl_key(record), record.id)
                 return self._put("acls", record.id, record)
             case RemoveAccessControlEntryRecord():
+                self._drop_acl_key(record.id)
                 return self._put("acls", record.id, None)
             case UserScramCredentialRecord():
                 return self._put("scrams", (record.name, record.mechanism), record)
@@ -76,6 +96,11 @@ class SecurityEdit:
                 return was.zk_migration, record
             case _:
                 raise AssertionError(f"not a security record: {record}")
+
+    def _drop_acl_key(self, acl_id: UUID) -> None:
+        known = self._security.acls.get(acl_id)
+        if known is not None:
+            self._put("acl_ids", acl_key(known), None)
 
     def _put(self, field: str, key: Any, value: Any) -> tuple[object | None, object | None]:
         held: Map[Any, Any] = getattr(self._security, field)

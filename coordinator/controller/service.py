@@ -4,25 +4,39 @@ The active controller answers what changes or describes the cluster; another nod
 NOT_CONTROLLER and names the leader. Only FindCoordinator is answered by every node, from its own
 image: the quorum itself knows where a batch coordinator is.
 
-Source: KIP-919 (clients of controllers); KIP-1164 (FindCoordinator, key type 3).
+A broker forwards its clients' requests in an Envelope, with the client's principal. The controller
+decides by that principal what the client may do.
+
+Source: KIP-590 (Envelope); KIP-919 (clients of controllers); KIP-1164 (FindCoordinator).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
 from coordinator.controller import descriptions
+from coordinator.controller.access import AccessTable, Client, host_of
+from coordinator.controller.client import error_codes
+from coordinator.controller.envelope import unwrap
+from coordinator.controller.errors import RefusedError
+from coordinator.controller.guarding import Asked
+from coordinator.controller.guards import DESCRIBE_CONFIGS, GUARDS
 from coordinator.controller.image import MetadataImage
+from coordinator.controller.refusals import refuse
 from coordinator.controller.requests import SERVED, Send
 from raft.interfaces import ReplicatedLog
 from raft.net import Answer, Frame, Reply, RequestHeader, ServerConnection
 from raft.net.handlers import Served, payload
+from raft.net.routes import first_flexible
 from records.codec import decode_message
+from records.errors import RecordError
 from records.internal_topics import DISKLESS_METADATA
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
+from records.rpc.security import EnvelopeRequest, EnvelopeResponse
 from records.rpc.topics import FindCoordinatorRequest, FindCoordinatorResponse
 from records.types import NodeId
 from records.uuids import decode_uuid
@@ -31,6 +45,17 @@ BATCH: Final = 3  # FindCoordinator's key type
 FIRST_BATCH_VERSION: Final = 4
 MAX_KEYS: Final = 10_000
 FIND_COORDINATOR: Final = 10
+
+ENVELOPE: Final = 58
+OF_ACLS: Final = frozenset({30, 31})  # CreateAcls, DeleteAcls
+
+log = logging.getLogger("coordinator.controller")
+
+_KINDS: Final = {kind.number(): kind for kind in SERVED}
+FORWARDABLE: Final = {
+    key: first_flexible(key) for key in GUARDS if key in _KINDS and key != DESCRIBE_CONFIGS
+}
+"""The requests of clients that brokers forward, each with the first version with tagged fields."""
 
 Endpoint = tuple[int, str, int]
 """Node id, host, port."""
@@ -49,18 +74,21 @@ class ControllerService:
         find_log: Callable[[str, int], ReplicatedLog | None],
         endpoint: Callable[[int], Endpoint | None],
         node_id: int,
+        access: AccessTable | None = None,
     ) -> None:
         """Create a controller's request handlers from the functions that the handlers call.
 
         Args:  ask: `Requests.ask` of the current controller, with the request's connection.
                find_log: returns a group's log on this node, by topic and partition.
                endpoint: returns the address of a node of the quorum.
+               access: what clients may do; None: everything.
         """
         self._ask = ask
         self._image = image
         self._find_log = find_log
         self._endpoint = endpoint
         self._node_id = node_id
+        self._access = access
 
     @property
     def handlers(self) -> Mapping[int, Served]:
@@ -73,6 +101,7 @@ class ControllerService:
             table[schema.key] = Served(lowest, highest, self._serve(message))
         versions = FindCoordinatorRequest.schema().versions
         table[FIND_COORDINATOR] = Served(FIRST_BATCH_VERSION, versions.last, self._find)
+        table[ENVELOPE] = Served(*EnvelopeRequest.schema().versions, self._open_envelope)
         table.update(descriptions.handlers(self._image))
         return table
 
@@ -86,10 +115,72 @@ class ControllerService:
             def send(response: Response) -> None:
                 reply.send(payload(header, response))
 
-            self._ask(message, send, connection)
+            client = Client(connection.principal, host_of(connection.peer))
+            self._handle(message, header.api_version, client, send, connection)
             return reply
 
         return serve
+
+    def _handle(
+        self,
+        request: Request,
+        version: int,
+        client: Client,
+        send: Send,
+        connection: ServerConnection,
+    ) -> None:
+        """Pass on the part of a request that the client may ask for, and send the response."""
+        key = request.schema().key
+        if self._access is None:
+            if key in OF_ACLS:
+                send(refuse(request, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured."))
+            else:
+                self._ask(request, send, connection)
+            return
+        guard = GUARDS.get(key or 0)
+        asked = Asked(self._access.of(*client), version, self._image())
+        guarded = None if guard is None else guard(request, asked)
+        if guarded is None:
+            self._ask(request, send, connection)
+        elif guarded.request is None:
+            send(guarded.finish(None))
+        else:
+            finish = guarded.finish
+            self._ask(guarded.request, lambda response: send(finish(response)), connection)
+
+    def _open_envelope(
+        self, connection: ServerConnection, header: RequestHeader, body: Frame
+    ) -> Answer:
+        """Answer the request of a client that a broker forwards, by the client's rights."""
+        reply = Reply(connection)
+
+        def refuse_envelope(code: ErrorCode) -> None:
+            reply.send(payload(header, EnvelopeResponse(error_code=int(code))))
+
+        envelope = decode_message(EnvelopeRequest, body, header.api_version)
+        try:
+            forwarded = unwrap(envelope, FORWARDABLE)
+            inner = forwarded.header
+            kind = _KINDS[inner.api_key]
+            if inner.api_version not in kind.schema().versions:
+                raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"version {inner.api_version}")
+            request = decode_message(kind, forwarded.body, inner.api_version)
+        except (RefusedError, RecordError) as error:
+            log.warning("request=envelope peer=%s error=%r", connection.peer, str(error)[:500])
+            refuse_envelope(
+                error.code if isinstance(error, RefusedError) else ErrorCode.UNSUPPORTED_VERSION
+            )
+            return reply
+
+        def send(response: Response) -> None:
+            if ErrorCode.NOT_CONTROLLER in error_codes(response):
+                refuse_envelope(ErrorCode.NOT_CONTROLLER)
+                return
+            data = b"".join(payload(inner, response))
+            reply.send(payload(header, EnvelopeResponse(error_code=0, response_data=data)))
+
+        self._handle(request, inner.api_version, forwarded.client, send, connection)
+        return reply
 
     def _find(
         self,

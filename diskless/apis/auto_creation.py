@@ -19,6 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
+from coordinator.controller.access import Client
 from coordinator.controller.decide.topics import check_topic_name
 from coordinator.controller.errors import RefusedError
 from diskless.cluster import Cluster
@@ -44,8 +45,8 @@ _FINAL: Final = frozenset(
 )
 """Errors that a retry does not change, so that clients get them as they are."""
 
-CreateTopics = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
-"""Creates topics and returns when this broker sees them (`diskless.apis.topics`)."""
+CreateTopics = Callable[[CreateTopicsRequest, Client | None], Awaitable[CreateTopicsResponse]]
+"""Creates topics for a client and returns when this broker sees them (`diskless.apis.topics`)."""
 
 
 def check_name(name: str) -> ErrorCode:
@@ -67,12 +68,15 @@ class AutoCreation:
         self._under_way: dict[str, asyncio.Task[Mapping[str, int]]] = {}
         self.created = 0  # topics, by this broker
 
-    async def create_missing(self, names: Collection[str], *, create: bool) -> dict[str, int]:
+    async def create_missing(
+        self, names: Collection[str], *, create: bool, client: Client | None = None
+    ) -> dict[str, int]:
         """Create the missing topics that may be created, and wait briefly until they exist.
 
         Returns the error code of each topic that does not exist afterwards.
 
         Args:  create: whether to create topics; otherwise this only finds the error codes.
+               client: for whom topics are created; None: this broker.
         """
         errors: dict[str, int] = {name: check_name(name) for name in names}
         wanted = [
@@ -81,7 +85,7 @@ class AutoCreation:
             if errors[name] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in RESERVED
         ]
         if create and wanted:
-            self._begin([name for name in wanted if name not in self._under_way])
+            self._begin([name for name in wanted if name not in self._under_way], client)
             tasks = {self._under_way[name] for name in wanted if name in self._under_way}
             if tasks:
                 await asyncio.wait(tasks, timeout=WAIT_S)
@@ -95,12 +99,12 @@ class AutoCreation:
         image = self._cluster.image
         return {name: code for name, code in errors.items() if image.topic(name) is None}
 
-    def _begin(self, names: list[str]) -> None:
+    def _begin(self, names: list[str], client: Client | None) -> None:
         """Start one task that creates these topics, up to the limit of topics under creation."""
         names = names[: max(0, MAX_UNDER_WAY - len(self._under_way))]
         if not names:
             return
-        task = asyncio.get_running_loop().create_task(self._create_topics(names))
+        task = asyncio.get_running_loop().create_task(self._create_topics(names, client))
         self._under_way |= dict.fromkeys(names, task)
         task.add_done_callback(lambda _: self._forget(names))
 
@@ -108,7 +112,9 @@ class AutoCreation:
         for name in names:
             del self._under_way[name]
 
-    async def _create_topics(self, names: Iterable[str]) -> Mapping[str, int]:
+    async def _create_topics(
+        self, names: Iterable[str], client: Client | None
+    ) -> Mapping[str, int]:
         """Create topics and return each topic's error code; 0 also for an existing topic."""
         topic = CreateTopicsRequest.CreatableTopic
         request = CreateTopicsRequest(
@@ -125,7 +131,7 @@ class AutoCreation:
             timeout_ms=CREATE_TIMEOUT_MS,
             validate_only=False,
         )
-        answer = await self._create(request)
+        answer = await self._create(request, client)
         codes = {}
         for result in answer.topics:
             codes[result.name] = (

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from coordinator.controller.access import Client
 from coordinator.controller.image import MetadataImage, active_start
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
@@ -41,7 +42,10 @@ _Result = rpc.CreateChunksResponse.TopicPartitionResult
 
 
 async def create(
-    request: rpc.CreateChunksRequest, cluster: Cluster, wall_ms: Callable[[], int]
+    request: rpc.CreateChunksRequest,
+    cluster: Cluster,
+    wall_ms: Callable[[], int],
+    client: Client | None = None,
 ) -> rpc.CreateChunksResponse:
     """Close partitions' active chunks (offset ranges with replicas) and create new active chunks.
 
@@ -83,7 +87,7 @@ async def create(
         )
     if forwarded:
         answer = await _ask(
-            rpc.CreateChunksRequest(topic_partitions=(*forwarded.values(),)), cluster
+            rpc.CreateChunksRequest(topic_partitions=(*forwarded.values(),)), cluster, client
         )
         results.update(zip(forwarded, answer.results, strict=True))
         created = [named for index, named in forwarded.items() if not results[index].error_code]
@@ -95,9 +99,11 @@ async def create(
     )
 
 
-async def _ask(request: rpc.CreateChunksRequest, cluster: Cluster) -> rpc.CreateChunksResponse:
+async def _ask(
+    request: rpc.CreateChunksRequest, cluster: Cluster, client: Client | None
+) -> rpc.CreateChunksResponse:
     try:
-        return await cluster.ask_controller(request, rpc.CreateChunksResponse)
+        return await cluster.ask_controller(request, rpc.CreateChunksResponse, client)
     except CoordinatorError as error:
         refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
         assert isinstance(refusal, rpc.CreateChunksResponse), f"{refusal}"
@@ -125,11 +131,11 @@ def _refusal(requested: _RequestedPartition, code: int, message: str) -> _Result
 
 
 async def alter(
-    request: rpc.AlterChunkAssignmentsRequest, cluster: Cluster
+    request: rpc.AlterChunkAssignmentsRequest, cluster: Cluster, client: Client | None = None
 ) -> rpc.AlterChunkAssignmentsResponse:
     """Forward new replicas of partitions' inactive chunks to the controller."""
     try:
-        answer = await cluster.ask_controller(request, rpc.AlterChunkAssignmentsResponse)
+        answer = await cluster.ask_controller(request, rpc.AlterChunkAssignmentsResponse, client)
     except CoordinatorError as error:
         refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
         assert isinstance(refusal, rpc.AlterChunkAssignmentsResponse), f"{refusal}"
@@ -167,9 +173,11 @@ def handlers(cluster: Cluster, wall_ms: Callable[[], int]) -> dict[int, Served]:
     """
     return {
         1076: make_handler(
-            rpc.CreateChunksRequest, lambda request, _: create(request, cluster, wall_ms)
+            rpc.CreateChunksRequest,
+            lambda request, context: create(request, cluster, wall_ms, context.client),
         ),
         1077: make_handler(
-            rpc.AlterChunkAssignmentsRequest, lambda request, _: alter(request, cluster)
+            rpc.AlterChunkAssignmentsRequest,
+            lambda request, context: alter(request, cluster, context.client),
         ),
     }

@@ -23,6 +23,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from coordinator.controller.access import Access
+from coordinator.controller.authorizer import ResourceType
+from coordinator.controller.guarding import is_allowed, needs, split
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.placement import is_known, unfenced_brokers
 from coordinator.controller.service import parse_batch_key
@@ -33,12 +36,13 @@ from diskless.apis import describe_partitions as partitions_described
 from diskless.apis.auto_creation import AutoCreation, CreateTopics
 from diskless.apis.handler import RequestContext, make_handler
 from diskless.apis.metadata import (
-    CLUSTER_OPERATIONS,
     NOBODY,
     NOT_ASKED,
     ClientView,
     address,
+    cluster_operations,
     describe,
+    may_describe,
     reachable,
     wants_all,
 )
@@ -59,6 +63,9 @@ FIRST_WITH_KEYS: Final = 4  # of FindCoordinator: many keys at once, and batch c
 MAX_KEYS: Final = 10_000
 MAX_NAMES: Final = 10_000  # missing topics that one request may create
 
+
+CREATES: Final = needs(3, ResourceType.TOPIC, 1)
+"""The check of a client whose Metadata request creates a topic."""
 
 BROKERS: Final = 1  # DescribeCluster's endpoint types
 CONTROLLERS: Final = 2
@@ -102,7 +109,7 @@ class ClusterApis:
             ),
             60: make_handler(
                 rpc.DescribeClusterRequest,
-                lambda request, _: self.describe_cluster(request, listener),
+                lambda request, context: self.describe_cluster(request, listener, context.access),
             ),
             75: make_handler(
                 DescribeTopicPartitionsRequest,
@@ -125,19 +132,39 @@ class ClusterApis:
         if request.topics and not wants_all(request, context.version):
             image = self._cluster.image
             names = {topic.name for topic in request.topics if topic.name is not None}
-            absent = [name for name in sorted(names) if image.topic(name) is None]
+            absent = [
+                name
+                for name in sorted(names)
+                if image.topic(name) is None and may_describe(name, context.access, logs=False)
+            ]
             if absent:
                 may_create = self._auto_create and request.allow_auto_topic_creation
-                missing = await self.creation.create_missing(absent[:MAX_NAMES], create=may_create)
+                missing = await self._create_missing(absent, context, may_create=may_create)
         view = self._view(context, listener)
-        return await describe(request, context.version, self._cluster.image, view, missing)
+        return await describe(
+            request, context.version, self._cluster.image, view, missing, context.access
+        )
+
+    async def _create_missing(
+        self, absent: list[str], context: RequestContext, *, may_create: bool
+    ) -> dict[str, int]:
+        """Create the missing topics that the client may create; return the others' error codes."""
+        access, denied = context.access, list[str]()
+        if may_create and access is not None:
+            absent, denied = split(absent, lambda name: is_allowed(CREATES, access, name))
+        missing = await self.creation.create_missing(
+            absent[:MAX_NAMES], create=may_create, client=context.client
+        )
+        return missing | dict.fromkeys(denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     async def describe_partitions(
         self, request: DescribeTopicPartitionsRequest, context: RequestContext, listener: str
     ) -> DescribeTopicPartitionsResponse:
         """Answer a DescribeTopicPartitions request with one page of partitions."""
         view = self._view(context, listener)
-        return await partitions_described.describe(request, self._cluster.image, view)
+        return await partitions_described.describe(
+            request, self._cluster.image, view, context.access
+        )
 
     def _view(self, context: RequestContext, listener: str) -> ClientView:
         rack = rack_hint(context.client_id)
@@ -160,7 +187,10 @@ class ClusterApis:
     # --- brokers ------------------------------------------------------------------------------
 
     def describe_cluster(
-        self, request: rpc.DescribeClusterRequest, listener: str
+        self,
+        request: rpc.DescribeClusterRequest,
+        listener: str,
+        access: Access | None = None,
     ) -> rpc.DescribeClusterResponse:
         """Answer DescribeCluster with the brokers' addresses at the client's listener."""
         cluster_id = self._cluster.cluster_id
@@ -184,7 +214,9 @@ class ClusterApis:
             brokers=tuple(
                 _described_brokers(image, listener, with_fenced=request.include_fenced_brokers)
             ),
-            cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
+            cluster_authorized_operations=cluster_operations(access)
+            if with_operations
+            else NOT_ASKED,
         )
 
     # --- coordinators -------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from coordinator.controller.access import Client
 from coordinator.controller.config_defs import (
     BROKER_CONFIGS,
     MAX_NAME_LENGTH,
@@ -290,14 +291,14 @@ _Alter = rpc.AlterConfigsRequest | rpc.IncrementalAlterConfigsRequest
 _Altered = rpc.AlterConfigsResponse | rpc.IncrementalAlterConfigsResponse
 
 
-async def alter(request: _Alter, cluster: Cluster) -> _Altered:
+async def alter(request: _Alter, cluster: Cluster, client: Client | None = None) -> _Altered:
     """Forward changes of settings; answer once the cluster image shows the changes."""
     replaces = isinstance(request, rpc.AlterConfigsRequest)
     kind: type[_Altered] = (
         rpc.AlterConfigsResponse if replaces else rpc.IncrementalAlterConfigsResponse
     )
     try:
-        answer = await cluster.ask_controller(request, kind)
+        answer = await cluster.ask_controller(request, kind, client)
     except CoordinatorError as error:
         refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
         assert isinstance(refusal, kind), f"{refusal}"
@@ -361,8 +362,12 @@ def handlers(cluster: Cluster, own: Sequence[OwnSetting] = ()) -> dict[int, Serv
             rpc.ListConfigResourcesRequest,
             lambda request, context: list_resources(request, cluster.image, context.version),
         ),
-        33: make_handler(rpc.AlterConfigsRequest, lambda request, _: alter(request, cluster)),
+        33: make_handler(
+            rpc.AlterConfigsRequest,
+            lambda request, context: alter(request, cluster, context.client),
+        ),
         44: make_handler(
-            rpc.IncrementalAlterConfigsRequest, lambda request, _: alter(request, cluster)
+            rpc.IncrementalAlterConfigsRequest,
+            lambda request, context: alter(request, cluster, context.client),
         ),
     }

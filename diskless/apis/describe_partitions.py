@@ -13,10 +13,18 @@ from __future__ import annotations
 
 from typing import Final
 
+from coordinator.controller.access import Access
+from coordinator.controller.guarding import replace
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.controller.placement import PlacementScope, place, placement_scope
 from diskless.apis.auto_creation import check_name
-from diskless.apis.metadata import NOBODY, TOPIC_OPERATIONS, ClientView, reachable
+from diskless.apis.metadata import (
+    NOBODY,
+    ClientView,
+    may_describe,
+    reachable,
+    topic_operations,
+)
 from diskless.loop_turns import Pace
 from records.final_batches import LEADER_EPOCH
 from records.internal_topics import INTERNAL_TOPICS
@@ -33,9 +41,15 @@ _Cursor = DescribeTopicPartitionsResponse.Cursor
 
 
 async def describe(
-    request: DescribeTopicPartitionsRequest, image: MetadataImage, view: ClientView
+    request: DescribeTopicPartitionsRequest,
+    image: MetadataImage,
+    view: ClientView,
+    access: Access | None = None,
 ) -> DescribeTopicPartitionsResponse:
-    """Describe one page of partitions, beginning at the request's cursor."""
+    """Describe one page of partitions, beginning at the request's cursor.
+
+    Args:  access: what the client may describe; None: everything.
+    """
     names = {topic.name for topic in request.topics}
     cursor = request.cursor
     start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
@@ -46,22 +60,30 @@ async def describe(
     scope = placement_scope(brokers, view.rack)
     left = max(1, min(MAX_PARTITIONS, request.response_partition_limit))
     topics: list[_Topic] = []
+    denied: list[_Topic] = []
     pace = Pace()
     for name in sorted(name for name in names or image.topic_ids if name >= start[0]):
         await pace.step()
+        if not may_describe(name, access, logs=bool(names)):
+            if names:
+                denied.append(_denied_topic(name))
+            continue
         if not left:
-            return _page(topics, name, 0)
+            return _page([*topics, *denied], name, 0)
         topic = image.topic(name)
         if topic is None:
-            topics.append(_error_topic(check_name(name), name, image))
+            missing = _error_topic(check_name(name), name, image)
+            operations = topic_operations(name, access)
+            topics.append(replace(missing, topic_authorized_operations=operations))
             continue
         indexes = sorted(i for i in topic.partitions if name != start[0] or i >= start[1])
         taken = indexes[:left]
-        topics.append(await _describe_topic(topic, taken, scope, pace))
+        operations = topic_operations(name, access)
+        topics.append(await _describe_topic(topic, taken, scope, pace, operations))
         if len(taken) < len(indexes):
-            return _page(topics, name, indexes[len(taken)])
+            return _page([*topics, *denied], name, indexes[len(taken)])
         left -= len(taken)
-    return DescribeTopicPartitionsResponse(topics=tuple(topics))
+    return DescribeTopicPartitionsResponse(topics=(*topics, *denied))
 
 
 def _page(topics: list[_Topic], name: str, index: int) -> DescribeTopicPartitionsResponse:
@@ -80,8 +102,14 @@ def _error_topic(error: int, name: str, image: MetadataImage) -> _Topic:
     )
 
 
+def _denied_topic(name: str) -> _Topic:
+    """Return the error of a topic of which the client may not know whether it exists."""
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return _Topic(error_code=denied, name=name, topic_id=ZERO_UUID, partitions=())
+
+
 async def _describe_topic(
-    topic: TopicImage, indexes: list[int], scope: PlacementScope, pace: Pace
+    topic: TopicImage, indexes: list[int], scope: PlacementScope, pace: Pace, operations: int
 ) -> _Topic:
     partitions = []
     for index in indexes:
@@ -93,7 +121,7 @@ async def _describe_topic(
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(partitions),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )
 
 

@@ -24,6 +24,7 @@ import msgspec
 from coordinator.batch.calls import CALLS
 from coordinator.batch.calls import refuse as refuse_call
 from coordinator.controller import descriptions as describing
+from coordinator.controller.access import Client
 from coordinator.controller.descriptions import describe_brokers
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.refusals import refuse
@@ -80,7 +81,7 @@ class Forwarding:
         return answer if version >= FIRST_WITH_DIRECTORIES else _without_directories(answer)
 
     async def update_features(
-        self, request: brokers.UpdateFeaturesRequest, version: int
+        self, request: brokers.UpdateFeaturesRequest, version: int, client: Client | None = None
     ) -> brokers.UpdateFeaturesResponse:
         """Forward feature updates to the controller, which applies all of them or none."""
         if version < FIRST_WITH_UPGRADE_TYPE:
@@ -92,7 +93,7 @@ class Forwarding:
         message = "No controller answered in time: it is not known whether this was done."
         try:
             answer = await self._calls.within(
-                self._cluster.ask_controller(request, brokers.UpdateFeaturesResponse),
+                self._cluster.ask_controller(request, brokers.UpdateFeaturesResponse, client),
                 seconds(request.timeout_ms),
             )
         except CoordinatorError as error:
@@ -112,11 +113,13 @@ class Forwarding:
         )
 
     async def unregister(
-        self, request: brokers.UnregisterBrokerRequest
+        self, request: brokers.UnregisterBrokerRequest, client: Client | None = None
     ) -> brokers.UnregisterBrokerResponse:
         """Forward the unregistration of a permanently removed broker to the controller."""
         try:
-            return await self._cluster.ask_controller(request, brokers.UnregisterBrokerResponse)
+            return await self._cluster.ask_controller(
+                request, brokers.UnregisterBrokerResponse, client
+            )
         except CoordinatorError as error:
             refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
             assert isinstance(refusal, brokers.UnregisterBrokerResponse), f"{refusal}"
@@ -263,10 +266,13 @@ def handlers(cluster: Cluster) -> dict[int, Served]:
         ),
         57: make_handler(
             brokers.UpdateFeaturesRequest,
-            lambda request, context: forwarding.update_features(request, context.version),
+            lambda request, context: forwarding.update_features(
+                request, context.version, context.client
+            ),
         ),
         64: make_handler(
-            brokers.UnregisterBrokerRequest, lambda request, _: forwarding.unregister(request)
+            brokers.UnregisterBrokerRequest,
+            lambda request, context: forwarding.unregister(request, context.client),
         ),
         **{
             call.api_key: make_handler(

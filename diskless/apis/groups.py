@@ -23,6 +23,7 @@ from random import Random
 from typing import Final, TypeVar
 from uuid import UUID
 
+from coordinator.controller.guarding import Guarded
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.placement import unfenced_brokers
 from coordinator.features import has_transactions
@@ -30,6 +31,7 @@ from coordinator.groups.core import GroupBroker
 from coordinator.groups.error_responses import transactional_response
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.settings import GroupSettings
+from diskless.access.gate import Gate
 from diskless.apis.offset_proofs import AskLog, Proof, prove_offsets
 from diskless.cluster import Cluster
 from raft.net.connection import Answer, Reply, ServerConnection
@@ -99,11 +101,13 @@ class GroupApis:
         wall_ms: Callable[[], int],
         random: Random,
         ask_transaction_log: AskLog | None = None,
+        gate: Gate | None = None,
     ) -> None:
         """Create a broker's group coordinator and the handlers of its requests.
 
         Args:  ask_transaction_log: proves offsets of transactions. None: this broker serves no
                TxnOffsetCommit.
+               gate: says what clients may do with groups; None: everything.
         """
         core = GroupBroker(
             cluster.broker_id,
@@ -130,6 +134,7 @@ class GroupApis:
                 ),
             }
         self._cluster = cluster
+        self._gate = gate
         self._seen: object = None  # the image's brokers that the coordinator has been notified of
         self._is_fenced = False
         cluster.on_image(self._on_image)
@@ -158,17 +163,27 @@ class GroupApis:
 
     def _server(self, kind: type[Request]) -> Serve:
         def serve(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
+            request, finish = self._guard(connection, header, _decode(kind, header, body))
+            if request is None:
+                return payload(header, finish(None))
             future = self.running.ask(
-                _decode(kind, header, body),
+                request,
                 header.api_version,
                 client_id=header.client_id or "",
                 client_host=_host(connection),
             )
             if future.done():
-                return payload(header, future.result())
-            return _later(connection, header, future)
+                return payload(header, finish(future.result()))
+            return _later(connection, header, future, finish)
 
         return serve
+
+    def _guard(self, connection: ServerConnection, header: RequestHeader, request: R) -> Guarded:
+        """Return the part of a request that its client may ask for."""
+        guarded = None
+        if self._gate is not None:
+            guarded = self._gate.reduce(request, self._gate.asked(connection, header.api_version))
+        return guarded or Guarded(request, _as_it_is)
 
     def _transactional_server(self, ask_log: AskLog) -> Serve:
         async def commit(
@@ -177,6 +192,11 @@ class GroupApis:
             request: rpc.TxnOffsetCommitRequest,
         ) -> Payload:
             version, image = header.api_version, self._cluster.image
+            allowed, finish = self._guard(connection, header, request)
+            if allowed is None:
+                return payload(header, finish(None))
+            assert isinstance(allowed, rpc.TxnOffsetCommitRequest), f"{allowed}"
+            request = allowed
             code = self.running.core.refuse_group(request.group_id, may_be_empty=False)
             if not has_transactions(image.features):
                 code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED  # clients end at once
@@ -184,7 +204,8 @@ class GroupApis:
             if code is ErrorCode.NONE:
                 proof = await prove_offsets(request, version, image=image, ask_log=ask_log)
             if proof.error_code is not ErrorCode.NONE:
-                return payload(header, transactional_response(request, {}, proof.error_code))
+                refused = transactional_response(request, {}, proof.error_code)
+                return payload(header, finish(refused))
             response = await self.running.ask(
                 request,
                 version,
@@ -193,7 +214,7 @@ class GroupApis:
                 transaction_number=proof.transaction_number,
                 is_connected=lambda: not connection.closed,
             )
-            return payload(header, response)
+            return payload(header, finish(response))
 
         def serve(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
             return commit(connection, header, _decode(rpc.TxnOffsetCommitRequest, header, body))
@@ -212,8 +233,15 @@ def _host(connection: ServerConnection) -> str:
     return f"/{connection.peer.rpartition(':')[0]}"
 
 
+def _as_it_is(response: Response) -> Response:
+    return response
+
+
 def _later(
-    connection: ServerConnection, header: RequestHeader, future: asyncio.Future[Response]
+    connection: ServerConnection,
+    header: RequestHeader,
+    future: asyncio.Future[Response],
+    finish: Callable[[Response], Response],
 ) -> Reply:
     reply = Reply(connection)
 
@@ -221,7 +249,7 @@ def _later(
         if answered.cancelled():  # the broker is closing
             connection.close(Reason.LOCAL)
         else:
-            reply.send(payload(header, answered.result()))
+            reply.send(payload(header, finish(answered.result())))
 
     future.add_done_callback(done)
     return reply

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from coordinator.controller.access import Access, Client
+from diskless.access.gate import Gate
 from raft.net import Answer, Frame, Reply, RequestHeader, ServerConnection
 from raft.net.handlers import Served, payload
 from records.codec import decode_message
@@ -40,6 +42,12 @@ class RequestContext(NamedTuple):
     client_id: str | None
     peer: str  # `host:port`
     is_connected: Callable[[], bool] = lambda: True
+    access: Access | None = None  # what the client may do; None: everything
+
+    @property
+    def client(self) -> Client | None:
+        """Return the client to name to the controller, or None without access control."""
+        return None if self.access is None else self.access.client
 
     @property
     def host(self) -> str:
@@ -62,39 +70,90 @@ def make_handler(
            in_line: build the next response only when this one has left.
     """
     versions = kind.schema().versions
+    first = versions.first if lowest is None else lowest
+    last = versions.last if highest is None else highest
+    return Served(first, last, MessageHandler(kind, answer, in_line=in_line))
 
-    def serve(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
-        request = decode_message(kind, body, header.api_version, whole=False)
-        found: Any = answer(
-            request,
-            RequestContext(
-                header.api_version,
-                header.client_id,
-                connection.peer,
-                lambda: not connection.closed,
-            ),
+
+class MessageHandler(Generic[Q]):
+    """Decodes requests of one class, and encodes the responses."""
+
+    def __init__(
+        self,
+        kind: type[Q],
+        answer: Callable[[Q, RequestContext], Response | Awaitable[Response]],
+        *,
+        in_line: bool,
+        gate: Gate | None = None,
+    ) -> None:
+        """Create a handler; `make_handler` has the arguments.
+
+        Args:  gate: reduces each request to what its client may ask for; None: everything.
+        """
+        self._kind = kind
+        self._answer = answer
+        self._in_line = in_line
+        self._gate = gate
+
+    def guarded_by(self, gate: Gate) -> MessageHandler[Q]:
+        """Return a handler of the same requests that asks `gate` what the client may do."""
+        return MessageHandler(self._kind, self._answer, in_line=self._in_line, gate=gate)
+
+    def __call__(self, connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
+        """Answer a request at once, or later through a `Reply`."""
+        request: Any = decode_message(self._kind, body, header.api_version, whole=False)
+        finish: Callable[[Any], Response] | None = None
+        access: Access | None = None
+        if self._gate is not None:
+            asked = self._gate.asked(connection, header.api_version)
+            access = asked.access
+            guarded = self._gate.reduce(request, asked)
+            if guarded is not None:
+                request, finish = guarded
+                if request is None:
+                    return payload(header, finish(None))
+        context = RequestContext(
+            header.api_version,
+            header.client_id,
+            connection.peer,
+            lambda: not connection.closed,
+            access,
         )
-        if isinstance(found, Response):
-            return payload(header, found)  # these are short; long ones are awaitables
+        found: Any = self._answer(request, context)
+        if isinstance(found, Response):  # these are short; long ones are awaitables
+            return payload(header, found if finish is None else finish(found))
         reply = Reply(connection)
         connection.pause_reading()
         task = asyncio.get_running_loop().create_task(
-            _send_when_ready(found, header, reply, in_line=in_line), name="question"
+            _send_when_ready(found, header, reply, finish, in_line=self._in_line), name="question"
         )
         _under_way.add(task)
         task.add_done_callback(_under_way.discard)
         return reply
 
-    first = versions.first if lowest is None else lowest
-    last = versions.last if highest is None else highest
-    return Served(first, last, serve)
+
+def guarded(served: Served, gate: Gate) -> Served:
+    """Return a served api that asks `gate` what the client may do, if `make_handler` made it.
+
+    The handlers of Produce, Fetch and group requests decode for themselves, and have the gate.
+    """
+    if isinstance(served.serve, MessageHandler):
+        return served._replace(serve=served.serve.guarded_by(gate))
+    return served
 
 
 async def _send_when_ready(
-    promised: Awaitable[Response], header: RequestHeader, reply: Reply, *, in_line: bool
+    promised: Awaitable[Response],
+    header: RequestHeader,
+    reply: Reply,
+    finish: Callable[[Any], Response] | None,
+    *,
+    in_line: bool,
 ) -> None:
     try:
         response = await promised
+        if finish is not None:
+            response = finish(response)
         reply.send(await encode(header, response, getattr(response, "topics", ())))
         if in_line:
             await reply.wait_until_sent()

@@ -27,6 +27,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from coordinator.controller.access import Access
+from coordinator.controller.authorizer import Operation, ResourceType
+from coordinator.controller.guarding import replace
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
 from coordinator.controller.placement import (
     PlacedBroker,
@@ -53,7 +56,7 @@ FIRST_WITH_IDS: Final = 12
 
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """Read, write, create, delete, alter, describe, describe and alter configs: all operations on a
-topic, because there is no authorization. Source: KIP-430."""
+topic, of a client without access control. Source: KIP-430."""
 
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 """Create, alter, describe, cluster action, describe and alter configs, idempotent write."""
@@ -92,23 +95,30 @@ async def describe(
     image: MetadataImage,
     view: ClientView,
     missing: Mapping[str, int] = MappingProxyType({}),
+    access: Access | None = None,
 ) -> MetadataResponse:
     """Answer a Metadata request; each unknown topic has its own error.
 
     Args:  missing: error codes of topics that could not be created.
+           access: what the client may describe; None: everything.
     """
     brokers = reachable(image, view.listener)
     scope = placement_scope(brokers, view.rack)
     with_operations = request.include_topic_authorized_operations
     pace, topics = Pace(), []
-    for found in _requested_topics(request, version, image, missing):
+    for found in _requested_topics(request, version, image, missing, access):
         await pace.step()
-        if isinstance(found, TopicImage):
-            topics.append(
-                await _describe_topic(found, scope, pace, with_operations=with_operations)
-            )
-        else:
-            topics.append(found)
+        if found is None:
+            continue
+        if with_operations and access is not None:
+            await pace.step()  # each operation on the topic is decided
+        described = (
+            await _describe_topic(found, scope, pace) if isinstance(found, TopicImage) else found
+        )
+        if with_operations and described.error_code not in _WITHOUT_OPERATIONS:
+            bits = topic_operations(described.name or "", access)
+            described = replace(described, topic_authorized_operations=bits)
+        topics.append(described)
     with_cluster_operations = request.include_cluster_authorized_operations
     named = tuple(_listed_brokers(image, brokers, view))
     return MetadataResponse(
@@ -116,8 +126,37 @@ async def describe(
         cluster_id=view.cluster_id,
         controller_id=_controller(brokers, [broker.node_id for broker in named], view),
         topics=tuple(topics),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if with_cluster_operations else NOT_ASKED,
+        cluster_authorized_operations=cluster_operations(access)
+        if with_cluster_operations
+        else NOT_ASKED,
     )
+
+
+_WITHOUT_OPERATIONS: Final = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INVALID_REQUEST,
+)
+"""The errors of topics whose authorized operations are not told."""
+
+
+def topic_operations(name: str, access: Access | None) -> int:
+    """Return the operations that a client may do on a topic, as a set of bits."""
+    return TOPIC_OPERATIONS if access is None else access.operations(ResourceType.TOPIC, name)
+
+
+def cluster_operations(access: Access | None) -> int:
+    """Return the operations that a client may do on the cluster; 0 if it may not describe it."""
+    if access is None:
+        return CLUSTER_OPERATIONS
+    if not access.allows_cluster(Operation.DESCRIBE):
+        return 0
+    return access.operations(ResourceType.CLUSTER)
+
+
+def may_describe(name: str, access: Access | None, *, logs: bool = True) -> bool:
+    """Return whether a client may know that a topic exists."""
+    return access is None or access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, logs=logs)
 
 
 def wants_all(request: MetadataRequest, version: int) -> bool:
@@ -126,11 +165,19 @@ def wants_all(request: MetadataRequest, version: int) -> bool:
 
 
 def _requested_topics(
-    request: MetadataRequest, version: int, image: MetadataImage, missing: Mapping[str, int]
-) -> Iterator[TopicImage | _Topic]:
-    """Yield each requested topic once, or an error in place of a topic that is missing."""
+    request: MetadataRequest,
+    version: int,
+    image: MetadataImage,
+    missing: Mapping[str, int],
+    access: Access | None,
+) -> Iterator[TopicImage | _Topic | None]:
+    """Yield each requested topic once, or an error in place of a topic that is missing or denied.
+
+    If all topics are requested, a topic that the client may not describe is None.
+    """
     if wants_all(request, version):
-        yield from sorted(image.topics.values(), key=lambda topic: topic.name)
+        for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
+            yield topic if may_describe(topic.name, access, logs=False) else None
         return
     requested = request.topics or ()
     if version < FIRST_WITH_IDS and any(t.name is None or t.topic_id.int for t in requested):
@@ -139,7 +186,11 @@ def _requested_topics(
         return
     for name, topic_id in dict.fromkeys((named.name, named.topic_id) for named in requested):
         found = image.topics.get(topic_id) if name is None else image.topic(name)
-        if found is not None:
+        known_name = name if found is None else found.name
+        if known_name is not None and not may_describe(known_name, access):
+            denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            yield _error_topic(denied, name, ZERO_UUID if name is not None else topic_id)
+        elif found is not None:
             yield found
         elif name is None:
             yield _error_topic(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
@@ -179,9 +230,7 @@ def _controller(serving: list[PlacedBroker], named: list[int], view: ClientView)
     return named[0] if named else NOBODY
 
 
-async def _describe_topic(
-    topic: TopicImage, scope: PlacementScope, pace: Pace, *, with_operations: bool
-) -> _Topic:
+async def _describe_topic(topic: TopicImage, scope: PlacementScope, pace: Pace) -> _Topic:
     partitions = []
     for index, record in sorted(topic.partitions.items()):
         await pace.step()
@@ -191,7 +240,6 @@ async def _describe_topic(
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(partitions),
-        topic_authorized_operations=TOPIC_OPERATIONS if with_operations else NOT_ASKED,
     )
 
 

@@ -16,8 +16,10 @@ Source: KIP-74 (the first batch is whole); docs/design/broker.md#fetch; invarian
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
+from diskless.access.gate import Gate
 from diskless.apis.handler import encode
 from diskless.fetch.service import FetchService
 from diskless.produce.old_versions import LAST_VERSION
@@ -48,10 +50,16 @@ class RecordApis:
         fetch: FetchService,
         *,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
+        gate: Gate | None = None,
     ) -> None:
+        """Create the handlers of Produce and Fetch.
+
+        Args:  gate: says what consumers may read; None: everything.
+        """
         self._produce = produce
         self._fetch = fetch
         self._max_answer_bytes = max_answer_bytes
+        self._gate = gate
         self._tasks: dict[ServerConnection, list[asyncio.Task[None]]] = {}  # in request order
         self._unread_bytes = 0  # of responses that have not left
 
@@ -108,10 +116,19 @@ class RecordApis:
         if before is not None:
             await asyncio.wait([before])
         client = f"{header.client_id}@{connection.peer.rpartition(':')[0]}"
+        finish: Callable[[Any], Any] | None = None
+        if self._gate is not None:
+            asked = self._gate.asked(connection, header.api_version)
+            guarded = self._gate.reduce(request, asked)
+            if guarded is not None:
+                assert isinstance(guarded.request, FetchRequest), f"{guarded}"
+                request, finish = guarded.request, guarded.finish
         try:
             answer = await self._fetch.fetch(
                 request, header.api_version, client=client, room=self._room
             )
+            if finish is not None:
+                answer = finish(answer)
             parts = await encode(header, answer, answer.responses)
         except Exception as error:
             reply.fail(error)

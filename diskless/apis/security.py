@@ -1,12 +1,11 @@
-"""Answers requests about SASL, access rules, quotas, SCRAM credentials and delegation tokens.
+"""Answers requests about SASL, quotas, SCRAM credentials and delegation tokens.
 
-SCRAM credentials are described from the cluster's image and changed by the controller. There is no
-authorizer, and brokers throttle no client: access rules are SECURITY_DISABLED, there are no quotas,
-and tokens may not be asked for. A SASL handshake that arrives here is out of its order (the gate of
-a listener with SASL answers the others): ILLEGAL_SASL_STATE. What would be kept without effect is
-refused.
+SCRAM credentials are described from the cluster's image and changed by the controller. Brokers
+throttle no client: there are no quotas, and tokens may not be asked for. A SASL handshake that
+arrives here is out of its order (the gate of a listener with SASL answers the others):
+ILLEGAL_SASL_STATE. What would be kept without effect is refused.
 
-Source: KIP-43, KIP-48, KIP-140, KIP-546, KIP-554; upstream's AclApis, ClientQuotasImage,
+Source: KIP-43, KIP-48, KIP-546, KIP-554; upstream's ClientQuotasImage,
 ScramImage, ScramControlManager and DelegationTokenManager, whose codes and texts these are.
 """
 
@@ -16,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from coordinator.controller.access import Client
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
@@ -31,42 +31,6 @@ MAX_ITEMS: Final = 10_000
 """Rules, entities or users of one request; of more, so many are answered with POLICY_VIOLATION."""
 
 TOO_MANY: Final = f"A request may name at most {MAX_ITEMS} of them."
-
-
-# --- access rules -------------------------------------------------------------------------------
-
-NO_AUTHORIZER: Final = "No Authorizer is configured."
-
-
-def describe_acls() -> rpc.DescribeAclsResponse:
-    """Answer DescribeAcls with an error, because security is disabled."""
-    return rpc.DescribeAclsResponse(
-        error_code=ErrorCode.SECURITY_DISABLED,
-        error_message="No Authorizer is configured on the broker",
-        resources=(),
-    )
-
-
-def create_acls(request: rpc.CreateAclsRequest) -> rpc.CreateAclsResponse:
-    """Refuse to create the access control rules of the request, each with an error."""
-    code, text = _refusal(len(request.creations))
-    result = rpc.CreateAclsResponse.AclCreationResult(error_code=code, error_message=text)
-    return rpc.CreateAclsResponse(results=(result,) * min(len(request.creations), MAX_ITEMS))
-
-
-def delete_acls(request: rpc.DeleteAclsRequest) -> rpc.DeleteAclsResponse:
-    """Refuse to delete the access control rules of each filter in the request."""
-    code, text = _refusal(len(request.filters))
-    result = rpc.DeleteAclsResponse.DeleteAclsFilterResult(
-        error_code=code, error_message=text, matching_acls=()
-    )
-    return rpc.DeleteAclsResponse(filter_results=(result,) * min(len(request.filters), MAX_ITEMS))
-
-
-def _refusal(count: int) -> tuple[ErrorCode, str]:
-    if count > MAX_ITEMS:
-        return ErrorCode.POLICY_VIOLATION, TOO_MANY
-    return ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER
 
 
 # --- quotas -------------------------------------------------------------------------------------
@@ -179,11 +143,13 @@ def _describe_user(
 
 
 async def alter_scram(
-    request: rpc.AlterUserScramCredentialsRequest, cluster: Cluster
+    request: rpc.AlterUserScramCredentialsRequest,
+    cluster: Cluster,
+    client: Client | None = None,
 ) -> rpc.AlterUserScramCredentialsResponse:
     """Forward changes of SCRAM credentials to the controller."""
     try:
-        return await cluster.ask_controller(request, rpc.AlterUserScramCredentialsResponse)
+        return await cluster.ask_controller(request, rpc.AlterUserScramCredentialsResponse, client)
     except CoordinatorError as error:
         refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
         assert isinstance(refusal, rpc.AlterUserScramCredentialsResponse), f"{refusal}"
@@ -231,9 +197,6 @@ def handlers(cluster: Cluster) -> dict[int, Served]:
 
     return {
         **announced(),
-        29: make_handler(rpc.DescribeAclsRequest, lambda *_: describe_acls()),
-        30: make_handler(rpc.CreateAclsRequest, lambda request, _: create_acls(request)),
-        31: make_handler(rpc.DeleteAclsRequest, lambda request, _: delete_acls(request)),
         38: make_handler(rpc.CreateDelegationTokenRequest, create),
         39: make_handler(
             rpc.RenewDelegationTokenRequest,
@@ -260,6 +223,7 @@ def handlers(cluster: Cluster) -> dict[int, Served]:
             lambda request, _: describe_scram(request, cluster.image),
         ),
         51: make_handler(
-            rpc.AlterUserScramCredentialsRequest, lambda request, _: alter_scram(request, cluster)
+            rpc.AlterUserScramCredentialsRequest,
+            lambda request, context: alter_scram(request, cluster, context.client),
         ),
     }

@@ -21,6 +21,7 @@ from uuid import UUID
 
 import msgspec
 
+from coordinator.controller.access import Client
 from coordinator.controller.image import TopicImage
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
@@ -55,14 +56,17 @@ class Topics:
         cluster.on_commit(lambda _: self._news.notify())
         cluster.on_image(lambda _: self._news.notify())
 
-    async def create(self, request: rpc.CreateTopicsRequest) -> rpc.CreateTopicsResponse:
+    async def create(
+        self, request: rpc.CreateTopicsRequest, client: Client | None = None
+    ) -> rpc.CreateTopicsResponse:
         """Create topics; answer once this broker serves the topics, or at the timeout."""
         deadline = _now() + seconds(request.timeout_ms)
-        answer = await self._ask(request, rpc.CreateTopicsResponse, deadline)
+        answer = await self._ask(request, rpc.CreateTopicsResponse, deadline, client)
         if request.validate_only:
             return answer
         made = {topic.topic_id: topic for topic in answer.topics if not topic.error_code}
-        counts = {topic_id: topic.num_partitions for topic_id, topic in made.items()}
+        # A client that may not describe a topic's settings is told no number of partitions.
+        counts = {topic_id: max(1, topic.num_partitions) for topic_id, topic in made.items()}
         late = await self._wait_until_served(counts, deadline)
         return msgspec.structs.replace(
             answer,  # type: ignore[type-var]
@@ -72,10 +76,12 @@ class Topics:
             ),
         )
 
-    async def grow(self, request: rpc.CreatePartitionsRequest) -> rpc.CreatePartitionsResponse:
+    async def grow(
+        self, request: rpc.CreatePartitionsRequest, client: Client | None = None
+    ) -> rpc.CreatePartitionsResponse:
         """Add partitions to topics; answer once this broker serves the new partitions."""
         deadline = _now() + seconds(request.timeout_ms)
-        answer = await self._ask(request, rpc.CreatePartitionsResponse, deadline)
+        answer = await self._ask(request, rpc.CreatePartitionsResponse, deadline, client)
         if request.validate_only:
             return answer
         grown = {result.name for result in answer.results if not result.error_code}
@@ -98,7 +104,9 @@ class Topics:
             ),
         )
 
-    async def delete(self, request: rpc.DeleteTopicsRequest) -> rpc.DeleteTopicsResponse:
+    async def delete(
+        self, request: rpc.DeleteTopicsRequest, client: Client | None = None
+    ) -> rpc.DeleteTopicsResponse:
         """Delete topics by name or by id."""
         deadline = _now() + seconds(request.timeout_ms)
         state = rpc.DeleteTopicsRequest.DeleteTopicState
@@ -106,7 +114,7 @@ class Topics:
         requested = rpc.DeleteTopicsRequest(
             topics=(*by_name, *request.topics), timeout_ms=request.timeout_ms
         )
-        answer = await self._ask(requested, rpc.DeleteTopicsResponse, deadline)
+        answer = await self._ask(requested, rpc.DeleteTopicsResponse, deadline, client)
         gone = {result.topic_id for result in answer.responses if not result.error_code}
         await self._cluster.image_where(
             lambda image: gone.isdisjoint(image.topics), max(0.0, deadline - _now())
@@ -122,7 +130,9 @@ class Topics:
 
     # --- the controller -------------------------------------------------------------------------
 
-    async def _ask(self, request: Request, response: type[R], deadline: float) -> R:
+    async def _ask(
+        self, request: Request, response: type[R], deadline: float, client: Client | None
+    ) -> R:
         """Forward a request to the controller; at the deadline, answer a timeout for each topic."""
         left_s = deadline - _now()
         forwarded = msgspec.structs.replace(
@@ -131,7 +141,7 @@ class Topics:
         )
         try:
             answer = await self._calls.within(
-                self._cluster.ask_controller(forwarded, response), left_s
+                self._cluster.ask_controller(forwarded, response, client), left_s
             )
         except CoordinatorError:
             answer = None
@@ -221,7 +231,14 @@ def handlers(cluster: Cluster) -> dict[int, Served]:
     """Return the handlers of CreateTopics, DeleteTopics and CreatePartitions, by api key."""
     topics = Topics(cluster)
     return {
-        19: make_handler(rpc.CreateTopicsRequest, lambda request, _: topics.create(request)),
-        20: make_handler(rpc.DeleteTopicsRequest, lambda request, _: topics.delete(request)),
-        37: make_handler(rpc.CreatePartitionsRequest, lambda request, _: topics.grow(request)),
+        19: make_handler(
+            rpc.CreateTopicsRequest, lambda request, context: topics.create(request, context.client)
+        ),
+        20: make_handler(
+            rpc.DeleteTopicsRequest, lambda request, context: topics.delete(request, context.client)
+        ),
+        37: make_handler(
+            rpc.CreatePartitionsRequest,
+            lambda request, context: topics.grow(request, context.client),
+        ),
     }

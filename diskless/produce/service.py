@@ -26,6 +26,8 @@ from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.features import has_transactions
+from diskless.access.gate import Gate
+from diskless.access.topics import denied_produce
 from diskless.cluster import Cluster
 from diskless.loop_turns import takes_long
 from diskless.produce import bounds, old_versions
@@ -109,6 +111,7 @@ class ProduceService:
         store_fault: Callable[[], str | None] = lambda: None,
         spreading: ProducerSpreading | None = None,
         proofs: TransactionProofs | None = None,
+        gate: Gate | None = None,
     ) -> None:
         """Create the service that answers Produce requests for this cluster.
 
@@ -121,6 +124,7 @@ class ProduceService:
                store_fault: gives the reason why the object store takes nothing now, or None.
                spreading: sends producers on to brokers that came back.
                proofs: of transactional batches; None: this broker takes none.
+               gate: says what producers may write; None: everything.
         """
         self.counters = ProduceCounters()
         self._cluster = cluster
@@ -134,6 +138,7 @@ class ProduceService:
         self._store_fault = store_fault
         self._spreading = spreading
         self._proofs = proofs
+        self._gate = gate
         self._rules: dict[UUID, TopicRules] = {}
         self._rules_of: MetadataImage | None = None
 
@@ -178,6 +183,7 @@ class ProduceService:
             timer = loop.call_later(
                 max(0, request.timeout_ms) / 1_000, lambda: produced.expire(self._store_fault())
             )
+        self._settle_denied(connection, produced)
         unanswered = reply if silent else None
         awaits_topics = (
             produced.by_id
@@ -226,6 +232,7 @@ class ProduceService:
         try:
             if awaits_topics:
                 await self._await_topics(request)
+                self._settle_denied(connection, produced)
                 needs_thread = not produced.is_over and not self._validate_inline(request, produced)
             if needs_thread and not produced.is_over:
                 self._closing.validating += 1
@@ -248,6 +255,21 @@ class ProduceService:
         finally:
             connection.resume_reading()
 
+    def _settle_denied(self, connection: ServerConnection, produced: PendingProduce) -> None:
+        """Set the error of each partition that the producer may not write to."""
+        if self._gate is None or produced.is_over:
+            return
+        request = produced.request
+        code, denied = denied_produce(
+            request,
+            self._gate.asked(connection, produced.version),
+            is_transactional=request.transactional_id is not None
+            and any(transactional_producer(batch) for batch in _batches(request)),
+        )
+        for index in denied:
+            for awaited in produced.topics[index][2]:
+                awaited.settle(AppendResult(code))
+
     def _unproven(self, produced: PendingProduce) -> dict[Producer, dict[tuple[UUID, int], str]]:
         """Return the partitions, with topic names, whose transactional batches lack a proof.
 
@@ -258,15 +280,15 @@ class ProduceService:
         if request.transactional_id is None or not self._takes_transactions():
             return missing
         assert self._proofs is not None, "a broker that takes transactions without proofs"
-        for sent_topic, (name, topic_id, _) in zip(
+        for sent_topic, (name, topic_id, awaited) in zip(
             request.topic_data, produced.topics, strict=True
         ):
             topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
             if topic is None:
                 continue
-            for sent in sent_topic.partition_data:
+            for partition, sent in zip(awaited, sent_topic.partition_data, strict=True):
                 named = transactional_producer(sent.records)
-                if named is None or sent.index not in topic.partitions:
+                if named is None or sent.index not in topic.partitions or partition.outcome:
                     continue
                 producer = Producer(request.transactional_id, *named)
                 key = (topic.topic_id, sent.index)
@@ -318,6 +340,8 @@ class ProduceService:
             topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
             for partition, sent in zip(awaited, sent_topic.partition_data, strict=True):
                 records = sent.records
+                if partition.outcome is not None:
+                    continue
                 if topic is None or records is None or not is_compressed(records):
                     continue
                 rules, now_ms = self._rules_for(image, topic), self._now_ms()
@@ -347,6 +371,7 @@ class ProduceService:
                 if produced.is_over or connection.closed:
                     return
                 is_known = topic is not None and partition.index in topic.partitions
+                is_known = is_known and partition.outcome is None
                 if partition.validated is None and topic is not None and is_known:
                     rules = self._rules_for(image, topic)
                     partition.validated = await asyncio.to_thread(
@@ -391,7 +416,8 @@ class ProduceService:
             ):
                 topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
                 for partition, sent in zip(awaited, sent_topic.partition_data, strict=True):
-                    self._append(image, topic, partition, sent.records)
+                    if partition.outcome is None:
+                        self._append(image, topic, partition, sent.records)
         for outcome in produced.errors:
             self.counters.refused[int(outcome.error)] += 1
         produced.finish_taking()

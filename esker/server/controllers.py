@@ -23,6 +23,7 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 
 from coordinator.batch.client import ClientSettings, CoordinatorClient
+from coordinator.controller.access import AccessSettings, AccessTable
 from coordinator.controller.chunk_removal import ChunkRemoval
 from coordinator.controller.client import ControllerClient
 from coordinator.controller.cluster_view import ImageView
@@ -59,6 +60,7 @@ class ControllerSettings:
     protocol: int = 0  # Kafka's number of the listener's security protocol
     bench_log: bool = False
     topic_defaults: Mapping[str, str] = field(default_factory=dict)  # of the properties file
+    access: AccessSettings | None = None  # of the authorizer; None: everything is allowed
 
 
 class ClusterMachine:
@@ -180,6 +182,11 @@ class ControllerParts:
         self._collector = ControllerCollector(self._node_service)
         return self._node_service
 
+    @property
+    def access(self) -> AccessTable | None:
+        """Return the access control of this node's controller, or None without an authorizer."""
+        return None if self._node_service is None else self._node_service.access
+
     def listen(self, listener: Callable[[MetadataImage], None]) -> None:
         """Call `listener` with the current metadata image and with each later image."""
         assert self._node_service is not None, "a listener before its node"
@@ -212,6 +219,11 @@ class ControllerNodeService:
         self.served: Counter[int] = Counter()  # requests, by api key
         self._chunk_removal: ChunkRemoval | None = None
         self._joining = self._make_joining()
+        self.access: AccessTable | None = None
+        if settings.access is not None:
+            self.access = AccessTable(
+                settings.access, lambda: self.machine.image, self._is_image_complete
+            )
         self._timer: asyncio.TimerHandle | None = None
         self._service = ControllerService(
             lambda *words: self._requests_now().ask(*words),
@@ -219,8 +231,16 @@ class ControllerNodeService:
             find_log=host.log,
             endpoint=self._endpoint,
             node_id=host.node_id,
+            access=self.access,
         )
         self.handlers: Mapping[int, Served] = self._service.handlers
+
+    def _is_image_complete(self) -> bool:
+        """Return whether this node's image has reached the high watermark of the cluster log."""
+        log = self._host.log(CLUSTER_METADATA, 0)
+        if log is None or not log.high_watermark or log.leader_id is None:
+            return False
+        return self.machine.applied.offset >= log.high_watermark
 
     def _make_joining(self) -> ControllerJoining | None:
         """Build the registration of this node's controller, or return None on a non-voter."""

@@ -18,6 +18,7 @@ from esker.server.controllers import ClusterMachine, ControllerParts, Controller
 from esker.server.coordinators import CoordinatorNodeService
 from esker.server.feature_metrics import feature_metrics
 from esker.server.groups import GroupLogNodeService
+from esker.server.listener_gate import ListenerGate
 from esker.server.node_services import BenchState, JoinedServices
 from esker.server.open_files import connections_allowed
 from esker.server.replica_set import (
@@ -27,7 +28,7 @@ from esker.server.replica_set import (
     OwnMachines,
     SharedMachines,
 )
-from esker.server.security import listener_security
+from esker.server.security import access_settings, listener_security
 from esker.server.snapshot_hosting import SnapshotKeeping
 from esker.server.storage import open_storage
 from esker.server.transaction_metrics import transaction_metrics
@@ -40,7 +41,7 @@ from raft.core.voters import Endpoint, ReplicaKey, Voter
 from raft.driver.config import FurtherListener, NodeConfig
 from raft.driver.node_services import ClusterEvents, NodeService, ServiceHost
 from raft.interfaces import Degradation, ReplicatedLog
-from raft.net import Limits
+from raft.net import Frame, Limits, Payload, RequestHeader, ServerConnection
 from raft.net.scram import SCRAM, ScramCredential
 from raft.net.security import PROTOCOLS
 from raft.segments.log import LogConfig
@@ -154,6 +155,7 @@ class NodeParts:
                 else {DISKLESS_METADATA: APPLY_DELAY_MS},
             ),
             node_service=self._node_service,
+            refuse=self._refuse if access_settings(config) is not None else None,
             cluster=self._cluster_state,
             metrics=self._metrics,
             degradations=self._degradations,
@@ -162,6 +164,15 @@ class NodeParts:
             metrics_host=config.metrics.host if config.metrics else None,
             metrics_port=config.metrics.port if config.metrics else 0,
         )
+
+    def _refuse(
+        self, connection: ServerConnection, header: RequestHeader, body: Frame
+    ) -> Payload | None:
+        """Refuse a request on a controller listener that its peer may not send."""
+        assert self._controllers is not None, "a controller listener without a controller"
+        table = self._controllers.access
+        assert table is not None, "access control without a table"
+        return ListenerGate(table).refuse(connection, header, body)
 
     def _endpoint(self, address: Address) -> Endpoint:
         return Endpoint(self.settings.addresses.controller_name, address.host, address.port)
@@ -258,4 +269,5 @@ def controller_settings(
         protocol=PROTOCOLS.index(config.addresses.controller_protocol),
         bench_log=config.bench_log,
         topic_defaults=config.topic_defaults,
+        access=access_settings(config),
     )

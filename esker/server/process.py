@@ -24,7 +24,11 @@ from diskless.stores import ObjectStorage
 from diskless.stores.opening import open_store
 from esker.server.node import NodeParts
 from esker.server.own_settings import own_settings
-from esker.server.security import listener_security, node_outgoing_security
+from esker.server.security import (
+    access_settings,
+    listener_security,
+    node_outgoing_security,
+)
 from esker.server.security_metrics import security_metrics
 from esker.settings.addresses import BROKER
 from esker.settings.config import NodeSettings
@@ -181,6 +185,7 @@ def make_broker(
             values=settings.values,
             own=own_settings(settings.given),
             limits=parts.limits,
+            access=access_settings(settings),
         ),
         parts.cluster,
         store,

@@ -26,6 +26,7 @@ from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.batch.freshness import Freshness
 from coordinator.batch.replica import ReadOnlyCoordinator
 from coordinator.batch.sqlite.machine import CoordinatorMachine, Identity
+from coordinator.controller.access import Client
 from coordinator.controller.client import ControllerClient
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.machine import ControllerMachine
@@ -346,19 +347,21 @@ class ObservedCluster(LatestImage):
             )
         return client
 
-    async def ask_controller(self, request: Request, response: type[R]) -> R:
-        """Send a request to the active controller, with one client per type of request."""
-        client = self._controllers.get(type(request))
-        if client is None:
+    async def ask_controller(
+        self, request: Request, response: type[R], client: Client | None = None
+    ) -> R:
+        """Send a request to the active controller, with one connection per type of request."""
+        controller = self._controllers.get(type(request))
+        if controller is None:
             beats = isinstance(request, BrokerHeartbeatRequest)
-            client = self._controllers[type(request)] = ControllerClient(
+            controller = self._controllers[type(request)] = ControllerClient(
                 self._settings.voters,
                 timeout_ms=2 * HEARTBEAT_TIMEOUT_MS if beats else CALL_TIMEOUT_MS,
                 attempt_timeout_ms=HEARTBEAT_TIMEOUT_MS if beats else ATTEMPT_TIMEOUT_MS,
                 alone_ms=ALONE_MS if beats else None,
                 client_id=self._client_id,
             )
-        return await client.call(request, response)
+        return await controller.call(request, response, client)
 
     async def ask_groups(self, request: Request) -> Response | None:
         """Send a request once to the groups' log leader; return None if the outcome is unknown."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from coordinator.controller.access import AccessSettings
+from esker.settings.access import ALLOW_EVERYONE, AUTHORIZER, SUPER_USERS
 from esker.settings.config import NodeSettings
 from esker.settings.errors import ConfigError
 from esker.settings.security import (
@@ -62,6 +64,14 @@ def listener_security(
         return None
     lifetime_ms = int(properties.get(LIFETIME, 0))
     return ListenerSecurity(tls=tls, sasl=sasl, session_lifetime_ms=lifetime_ms)
+
+
+def access_settings(settings: NodeSettings) -> AccessSettings | None:
+    """Return the settings of a node's authorizer, or None if it has no authorizer."""
+    values = settings.values
+    if not values[AUTHORIZER]:
+        return None
+    return AccessSettings(frozenset(values[SUPER_USERS]), values[ALLOW_EVERYONE])
 
 
 def node_outgoing_security(settings: NodeSettings) -> OutgoingSecurity | None:

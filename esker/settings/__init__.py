@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from esker.settings import (
+    access,
     append,
     broker,
     compaction,
@@ -32,6 +33,7 @@ from esker.settings.base import Section, Setting
 SECTIONS: Final = (
     Section("Any node", node.SETTINGS),
     Section("TLS and SASL", security.SETTINGS),
+    Section("Access control", access.SETTINGS),
     Section("The quorum", quorum.SETTINGS),
     Section("Brokers and topics", broker.SETTINGS),
     Section("Diskless topics", diskless.SETTINGS),

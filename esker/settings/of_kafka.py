@@ -14,7 +14,6 @@ from typing import Final
 
 from coordinator.controller.kafka_keys import KAFKA_BROKER_KEYS
 
-_SECURITY: Final = "ACLs and quotas are not supported yet: remove the line"
 _TLS: Final = (
     "this setting of TLS or SASL is not supported: remove the line (docs/configuration.md has "
     "those that are)"
@@ -25,9 +24,7 @@ _ZOOKEEPER: Final = (
 )
 
 _REFUSED: Final[Mapping[str, str]] = {
-    "allow.everyone.if.no.acl.found": _SECURITY,
     "alter.config.policy.class.name": _POLICY,
-    "authorizer.class.name": _SECURITY,
     "client.quota.callback.class": _POLICY,
     "config.providers": "values from config providers are not supported: write the value itself",
     "create.topic.policy.class.name": _POLICY,
@@ -35,7 +32,6 @@ _REFUSED: Final[Mapping[str, str]] = {
     "early.start.listeners": "listeners start in one order: remove the line",
     "principal.builder.class": _POLICY,
     "remote.log.storage.system.enable": "tiered storage is not supported: remove the line",
-    "super.users": _SECURITY,
     "transaction.two.phase.commit.enable": "two-phase commit is not supported: remove the line",
 }
 _REFUSED_PREFIXES: Final[Mapping[str, str]] = {

@@ -16,6 +16,7 @@ from raft.driver.node_services import MakeClusterState, NodeService, ServiceHost
 from raft.driver.snapshot_hosting import SnapshotHosting
 from raft.interfaces import Degradation
 from raft.net import Limits
+from raft.net.routes import Refuse
 from raft.net.security import ListenerSecurity
 from raft.segments.log import LogConfig
 from raft.wire.responses import Group
@@ -68,6 +69,7 @@ class NodeConfig:
     bootstrap: tuple[MetadataRecord, ...] = ()  # the first records of an empty cluster log
     snapshot_hosting: SnapshotHosting | None = None  # None: no checkpoints, logs begin at 0
     node_service: Callable[[ServiceHost], NodeService] | None = None  # builds what runs on groups
+    refuse: Refuse | None = None  # refuses requests that their peers may not send
     cluster: MakeClusterState | None = None  # a controller's; None: the quorum's own directory
     bench_log: bool = False  # serve Produce, Fetch and ListOffsets of `esker-bench-log`
     max_idle_interval_ms: int = 500  # metadata.max.idle.interval.ms; 0: no NoOpRecord

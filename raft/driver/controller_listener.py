@@ -31,7 +31,7 @@ from raft.net import (
     ServerConnection,
 )
 from raft.net.handlers import Serve, Served, payload
-from raft.net.routes import Routes
+from raft.net.routes import Refuse, Routes
 from raft.wire import fetch as wire_fetch
 from raft.wire import responses as wire
 from raft.wire.responses import BadRequestError, GroupRef
@@ -78,7 +78,13 @@ class ControllerHost(Protocol):
 class ControllerService:
     """Handles every request of the controller listener."""
 
-    def __init__(self, host: ControllerHost, *, serves_produce: bool) -> None:
+    def __init__(
+        self, host: ControllerHost, *, serves_produce: bool, refuse: Refuse | None = None
+    ) -> None:
+        """Create the handlers of the quorum's own requests.
+
+        Args:  refuse: refuses the requests of peers that may not send them.
+        """
         self._host = host
         self.snapshots = SnapshotServer()
         serve: dict[int, Serve] = {
@@ -93,7 +99,7 @@ class ControllerService:
             59: self._fetch_snapshot,
             60: self._describe_cluster,
         }
-        self._routes = Routes()
+        self._routes = Routes(refuse)
         self._routes.add(
             {
                 key: Served(*versions, serve[key])
@@ -113,7 +119,7 @@ class ControllerService:
         Raises:  NetError or RecordError for a malformed request: the connection is closed.
         """
         bench = self._host.bench_log()
-        if bench is not None:
+        if bench is not None and not self._routes.is_gated:
             reply = bench.produce_from_template(connection, frame)
             if reply is not None:
                 return reply

@@ -92,7 +92,9 @@ class Node:
         self._stopping = False
         self._rejoin_until: Offset | None = None
         self._floors_allowed = False  # in recovery points that Esker 0.1 has made
-        self._service = ControllerService(self, serves_produce=config.bench_log)
+        self._service = ControllerService(
+            self, serves_produce=config.bench_log, refuse=config.refuse
+        )
         self.listener = Listener(
             self._service.handle,
             name="controller",

@@ -18,12 +18,12 @@ Source: KIP-35, KIP-511 (ApiVersions).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Final
 
 from raft.net.connection import Answer, ServerConnection
 from raft.net.errors import BadHeaderError
-from raft.net.frames import Frame
+from raft.net.frames import Frame, Payload
 from raft.net.handlers import Served, payload
 from raft.net.header import API_VERSIONS_KEY, RequestHeader, parse_request_header
 from records.kafka_errors import ErrorCode
@@ -36,6 +36,10 @@ MAX_QUESTION_BYTES: Final = 1024 * 1024
 MAX_CLIENT_ID: Final = 100  # characters of a client id in a log line
 
 
+Refuse = Callable[[ServerConnection, RequestHeader, Frame], Payload | None]
+"""Returns the response to a request that its peer may not send, or None."""
+
+
 def first_flexible(api_key: int) -> int | None:
     """Return the first version of an API with tagged fields, or None if no version has them."""
     flexible = API[api_key].request.schema().flexible
@@ -45,7 +49,13 @@ def first_flexible(api_key: int) -> int | None:
 class Routes:
     """Handlers by api key; must not change once a listener uses them."""
 
-    def __init__(self) -> None:
+    def __init__(self, refuse: Refuse | None = None) -> None:
+        """Create an empty table of handlers.
+
+        Args:  refuse: returns the response to a request that its peer may not send, or None. It is
+               asked before the request is handled.
+        """
+        self._refuse = refuse
         self._served: dict[int, Served] = {}
         self._first_flexible: dict[int, int | None] = {}
         self._large: set[int] = set()
@@ -98,7 +108,17 @@ class Routes:
                 f"{MAX_QUESTION_BYTES}; client id {_name_of(header)}"
             )
         self.requests[header.api_key] += 1
-        return served.serve(connection, header, frame[header.body_at :])
+        body = frame[header.body_at :]
+        if self._refuse is not None:
+            refusal = self._refuse(connection, header, body)
+            if refusal is not None:
+                return refusal
+        return served.serve(connection, header, body)
+
+    @property
+    def is_gated(self) -> bool:
+        """Return whether peers may be refused requests."""
+        return self._refuse is not None
 
     def api_keys(self) -> tuple[ApiVersionsResponse.ApiVersion, ...]:
         """Return the entries of an ApiVersions response, ordered by api key."""

@@ -1,7 +1,7 @@
-"""SASL, access rules, quotas, SCRAM credentials and delegation tokens.
+"""SASL, access rules, quotas, SCRAM credentials, delegation tokens and forwarded requests.
 
 Source: KIP-43 and KIP-152 (SASL), KIP-48 (tokens), KIP-140 and KIP-290 (access rules), KIP-546
-(quotas), KIP-554 (SCRAM).
+(quotas), KIP-554 (SCRAM), KIP-590 (forwarding).
 """
 
 from typing import Annotated
@@ -366,3 +366,26 @@ class SaslAuthenticateResponse(Response, key=36, versions="0-2", flexible="2+"):
     error_message: String | None
     auth_bytes: Bytes
     session_lifetime_ms: Annotated[Int64, since(1), IGNORABLE] = 0
+
+
+class DefaultPrincipalData(Message, versions="0", flexible="0+"):
+    """The principal of a forwarded request, after its version as an int16. Source: KIP-590."""
+
+    type: String
+    name: String
+    token_authenticated: Bool
+
+
+class EnvelopeRequest(Request, key=58, versions="0", flexible="0+"):
+    """Forwards a client's request with the client's principal. Source: KIP-590."""
+
+    request_data: Bytes  # header and body
+    request_principal: Bytes | None
+    client_host_address: Bytes
+
+
+class EnvelopeResponse(Response, key=58, versions="0", flexible="0+"):
+    """Returns the response to a forwarded request, or an error. Source: KIP-590."""
+
+    response_data: Bytes | None = None
+    error_code: Int16

@@ -63,10 +63,10 @@ class FencedCluster:
         self._told_of_topics: set[str] = set()
         ask_controller, metadata = world.cluster(OURS).ask_controller, ClusterApis.metadata
 
-        async def asked_controller(request: Any, response: Any) -> Any:
+        async def asked_controller(request: Any, response: Any, client: Any = None) -> Any:
             if isinstance(request, BrokerHeartbeatRequest):
                 await self._serves.wait()
-            return await ask_controller(request, response)
+            return await ask_controller(request, response, client)
 
         async def asked_metadata(apis: ClusterApis, request: Any, asker: Any, listener: str) -> Any:
             answer = await metadata(apis, request, asker, listener)

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, TypeVar
 from uuid import UUID
 
+from coordinator.controller.access import AccessSettings
 from diskless.broker import Broker, BrokerSettings, ClientListener
 from diskless.stores import ObjectStorage
 from diskless.stores.memory import MemoryStore
@@ -22,6 +23,7 @@ from esker.settings import SETTINGS
 from raft.net import Limits, connect
 from raft.net.header import RequestKind
 from raft.net.routes import first_flexible
+from raft.net.security import ListenerSecurity
 from records.codec import decode_message, encode_message
 from records.rpc.base import Request, Response
 from tests.diskless.cluster_world import ClusterWorld
@@ -40,11 +42,14 @@ async def running_broker(
     limits: Limits | None = None,
     ahead_ms: int = 0,
     store: ObjectStorage | None = None,
+    access: AccessSettings | None = None,
+    security: ListenerSecurity | None = None,
     **values: Any,
 ) -> AsyncIterator[Broker]:
     """Run a broker that is unfenced and leaves the cluster at the end.
 
     Args:  store: other than one in memory.
+           access: settings of the authorizer. security: of the listener.
            values: settings other than their defaults, with _ for dots.
     """
     known = {key: setting.default for key, setting in SETTINGS.items()} | QUICK
@@ -60,10 +65,12 @@ async def running_broker(
                 bind_port=0,
                 advertised_host="127.0.0.1",
                 advertised_port=0,
+                security=security,
             ),
         ),
         values=known | named,
         limits=limits or Limits(),
+        access=access,
     )
     lost: list[Exception] = []
     broker = Broker(

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from raft.net.connection import Reply
 from raft.net.handlers import Served
 from raft.net.header import RequestKind, parse_request_header, request_header
+from raft.net.principal import ANONYMOUS, Principal
 from records.codec import decode_message, encode_message
 from records.rpc.base import Request, Response
 
@@ -23,9 +24,10 @@ CORRELATION: Final = 77
 class Caller:
     """A fake connection with the methods that handlers use; one object is one connection."""
 
-    def __init__(self, peer: str = "10.0.0.7:4711") -> None:
+    def __init__(self, peer: str = "10.0.0.7:4711", principal: Principal = ANONYMOUS) -> None:
         self.id = 1
         self.peer = peer
+        self.principal = principal
         self.context: object = None
         self.closed = False
         self.close_reason: object = None

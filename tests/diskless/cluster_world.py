@@ -28,6 +28,7 @@ from coordinator.batch.describe import describe_topics
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
 from coordinator.batch.reads import find_batches, log_ends, stable_ends
 from coordinator.batch.settings import CoordinatorSettings
+from coordinator.controller.access import Client
 from coordinator.controller.cluster_view import ImageView
 from coordinator.controller.coordinator_calls import ClientCalls
 from coordinator.controller.decide.context import Decision as ControllerDecision
@@ -420,6 +421,7 @@ class WorldCluster(LatestImage):
         self.world = world
         self._broker_id = broker_id
         self._commit_callbacks: list[Callable[[int], None]] = []
+        self.asked_for: list[Client | None] = []  # the clients of requests to the controller
         self._paused = False
         self.ages_ms: dict[int, float | None] = defaultdict(float)  # of its replicas: level
         self.image_age: float | None = 0.0  # ms; None: it was never level
@@ -478,8 +480,11 @@ class WorldCluster(LatestImage):
         """See Cluster."""
         return self.world.leaders[coordinator]
 
-    async def ask_controller(self, request: Request, response: type[R]) -> R:
+    async def ask_controller(
+        self, request: Request, response: type[R], client: Client | None = None
+    ) -> R:
         """See Cluster."""
+        self.asked_for.append(client)
         if self.world.controller_away:
             await asyncio.sleep(UNREACHABLE_S)
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.controller.api_operations import CHECKS, IN_ANSWER, Check
 from coordinator.controller.authorizer import ResourceType
+from diskless.access.gate import ASK_THEMSELVES, GUARDS, REFUSED_TO_ALL
 from records.rpc import API
 from tests.diskless.test_served_table import served
 
@@ -56,3 +57,9 @@ def test_only_checks_of_the_cluster_and_of_any_topic_name_no_resource() -> None:
 @pytest.mark.parametrize("path", ["topic", "topics.nam", "topics.name.more"])
 def test_a_field_that_list_offsets_lacks_is_found_missing(path: str) -> None:
     assert not has_field(API[2].request, path)
+
+
+def test_each_row_of_the_table_has_a_guard_or_a_handler_that_asks_for_itself() -> None:
+    needed = {key for key, row in CHECKS.items() if row}
+    assert needed == GUARDS.keys() | ASK_THEMSELVES | REFUSED_TO_ALL
+    assert not GUARDS.keys() & ASK_THEMSELVES

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import pytest
 
+from coordinator.controller.access import Client
 from coordinator.controller.placement import unfenced_brokers
 from coordinator.rendezvous import group_broker
 from diskless.apis import auto_creation
@@ -53,7 +54,9 @@ class Front:
         self._topics = Topics(self.cluster)
         self.handlers: dict[int, Served] = self.apis.handlers("PLAIN")
 
-    async def _create(self, request: topics.CreateTopicsRequest) -> topics.CreateTopicsResponse:
+    async def _create(
+        self, request: topics.CreateTopicsRequest, _: Client | None
+    ) -> topics.CreateTopicsResponse:
         self.created.append(request)
         return await self._topics.create(request)
 

@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.controller.image import MetadataImage
 from coordinator.errors import CoordinatorError
-from diskless.apis import security, telemetry
+from diskless.apis import acls, security, telemetry
 from records.kafka_errors import ErrorCode
 from records.rpc import API
 from records.rpc import security as rpc
@@ -32,7 +32,11 @@ class NoController:
         raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no controller answers")
 
 
-HANDLERS: Final = security.handlers(NoController()) | telemetry.handlers(lambda: UUID(int=9))
+HANDLERS: Final = (
+    security.handlers(NoController())
+    | acls.handlers(NoController(), has_authorizer=False)
+    | telemetry.handlers(lambda: UUID(int=9))
+)
 TOO_MANY: Final = 100_000
 FILTER: Final[dict[str, Any]] = {"operation": 1, "permission_type": 1} | dict.fromkeys(
     ("resource_name_filter", "principal_filter", "host_filter")

@@ -1,0 +1,1 @@
+"""Enforces access control on the requests of clients (`diskless.access.gate`)."""

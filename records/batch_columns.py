@@ -79,6 +79,16 @@ class BatchColumns:
         self._bounds = bounds
         self._headers = headers
 
+    @property
+    def bounds(self) -> list[int]:
+        """Return the positions between which the batches lie: each start, and the buffer's end."""
+        return self._bounds
+
+    @property
+    def headers(self) -> npt.NDArray[Any]:
+        """Return the batches' headers, as rows of `HEADERS`."""
+        return self._headers
+
     def __len__(self) -> int:
         return len(self._headers)
 

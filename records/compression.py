@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -108,6 +108,29 @@ def decompress(
         case Compression.ZSTD:
             return _decompress_growing("zstd", cramjam.zstd.decompress_into, data, limit_bytes)
 
+
+def decompress_into(codec: Compression, data: Buffer, out: memoryview) -> int | None:
+    """Decompress records into the front of a buffer; return their size, or None if it is too small.
+
+    Raises:  CorruptCompressionError.
+    """
+    if codec in _INTO:
+        try:
+            return _INTO[codec](data, out)
+        except cramjam.DecompressionError:
+            pass  # the reason is found by `decompress`, unless there is no room
+    try:
+        body = decompress(codec, data, limit_bytes=len(out))
+    except DecompressedTooLargeError:
+        return None
+    out[: len(body)] = body
+    return len(body)
+
+
+_INTO: Final[Mapping[Compression, Callable[[Buffer, memoryview], int]]] = {
+    Compression.LZ4: cramjam.lz4.decompress_into,
+    Compression.ZSTD: cramjam.zstd.decompress_into,
+}
 
 _GZIP_WBITS: Final = 31  # 15 bits of window, + 16 for the gzip header and trailer
 _LZ4_LEVEL: Final = 1  # the fast compressor, as in Kafka by default; from 3 on 20 times slower

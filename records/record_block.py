@@ -77,7 +77,7 @@ def read_block(
     batch_indexes = np.repeat(np.arange(len(batches)), counts)
     try:
         return _columns(batches, data, first_records, starts, ends, batch_indexes)
-    except _MalformedError as error:
+    except MalformedRecordError as error:
         raise _corrupt(batches[batch_indexes[error.record]], error.reason) from None
     except ValueError as error:  # a varint that does not end: the batch is found one by one
         if len(batches) == 1:
@@ -87,7 +87,7 @@ def read_block(
         raise
 
 
-class _MalformedError(Exception):
+class MalformedRecordError(Exception):
     """A record that contradicts itself or its batch."""
 
     def __init__(self, record: int, reason: str) -> None:
@@ -131,6 +131,64 @@ def _find_ends(batch: Batch, data: bytes, position: int, end: int, found: list[i
         raise _corrupt(batch, f"records end at byte {position}, their batch at {end}")
 
 
+class RecordFields(NamedTuple):
+    """The fields of records, read where they lie; columns have one entry for each record."""
+
+    timestamp_deltas: Numbers
+    after_timestamps: Numbers  # where the offset delta stands
+    offset_deltas: Numbers
+    key_starts: Numbers
+    key_sizes: Numbers  # -1: null
+    value_starts: Numbers
+    value_sizes: Numbers  # -1: null
+    value_ends: Numbers  # where the number of headers stands
+
+
+def read_fields(data: Buffer, starts: Numbers, ends: Numbers) -> RecordFields:
+    """Read the fields of the records that lie in `data` from `starts` to `ends`, but for headers.
+
+    Raises:  MalformedRecordError; ValueError for a varint that is too long.
+    """
+    raw = np.frombuffer(data or b"\0", np.uint8)
+    lengths, positions = read_uvarints(raw, starts)
+    _check(positions + unzigzag(lengths) == ends, "its length is negative or too large")
+    timestamp_deltas, after_timestamps = read_uvarints(
+        raw,
+        positions + 1,  # its attributes: unused in v2
+        max_bytes=MAX_VARLONG_BYTES,
+    )
+    offset_deltas, positions = read_varints(raw, after_timestamps)
+    key_sizes, key_starts = read_varints(raw, positions)
+    value_sizes, value_starts = read_varints(raw, key_starts + np.maximum(key_sizes, 0))
+    value_ends = value_starts + np.maximum(value_sizes, 0)
+    _check((key_sizes >= -1) & (value_sizes >= -1), "a key or value of negative length")
+    _check(value_ends < ends, "its key and value do not fit in it")  # a byte at least for headers
+    return RecordFields(
+        unzigzag(timestamp_deltas),
+        after_timestamps,
+        offset_deltas,
+        key_starts,
+        key_sizes,
+        value_starts,
+        value_sizes,
+        value_ends,
+    )
+
+
+def check_deltas(offset_deltas: Numbers, first_records: Numbers, last_deltas: Numbers) -> None:
+    """Check that the offsets of each batch's records rise, and end within the batch.
+
+    Args:    first_records: the index of each batch's first record; batches without records too.
+             last_deltas: of the batch of each record, the last offset's delta.
+    Raises:  MalformedRecordError.
+    """
+    previous = np.full_like(offset_deltas, -1)
+    previous[1:] = offset_deltas[:-1]
+    previous[first_records[first_records < len(offset_deltas)]] = -1
+    in_order = (previous < offset_deltas) & (offset_deltas <= last_deltas)
+    _check(in_order, "its offset is not between its neighbours'")
+
+
 def _columns(
     batches: Sequence[Batch],
     data: bytes,
@@ -141,31 +199,14 @@ def _columns(
 ) -> RecordBlock:
     """Read each field of all records of the batches into one array.
 
-    Raises:  _MalformedError; ValueError for a varint that is too long.
+    Raises:  MalformedRecordError; ValueError for a varint that is too long.
     """
-    raw = np.frombuffer(data or b"\0", np.uint8)
-    lengths, positions = read_uvarints(raw, starts)
-    _check(positions + unzigzag(lengths) == ends, "its length is negative or too large")
-    timestamp_deltas, after_timestamps = read_uvarints(
-        raw,
-        positions + 1,  # its attributes: unused in v2
-        max_bytes=MAX_VARLONG_BYTES,
-    )
-    offset_deltas, positions = _varints(raw, after_timestamps)
-    key_sizes, key_starts = _varints(raw, positions)
-    value_sizes, positions = _varints(raw, key_starts + np.maximum(key_sizes, 0))
-    positions = positions + np.maximum(value_sizes, 0)
-    _check((key_sizes >= -1) & (value_sizes >= -1), "a key or value of negative length")
-    _check(positions < ends, "its key and value do not fit in it")  # a byte at least for headers
+    fields = read_fields(data, starts, ends)
     headers = [batch.header for batch in batches]
     base_offsets = np.array([header.base_offset for header in headers], np.int64)
     last_deltas = np.array([header.last_offset_delta for header in headers], np.int64)
     base_timestamps = np.array([header.base_timestamp for header in headers], np.int64)
-    previous = np.full_like(offset_deltas, -1)
-    previous[1:] = offset_deltas[:-1]
-    previous[first_records[:-1][first_records[:-1] < first_records[1:]]] = -1
-    in_order = (previous < offset_deltas) & (offset_deltas <= last_deltas[batch_indexes])
-    _check(in_order, "its offset is not between its neighbours'")
+    check_deltas(fields.offset_deltas, first_records[:-1], last_deltas[batch_indexes])
     return RecordBlock(
         batches,
         data,
@@ -173,26 +214,29 @@ def _columns(
         starts,
         ends,
         batch_indexes,
-        base_offsets[batch_indexes] + offset_deltas,
-        base_timestamps[batch_indexes] + unzigzag(timestamp_deltas),
-        after_timestamps,
-        key_starts,
-        key_sizes,
-        value_sizes,
+        base_offsets[batch_indexes] + fields.offset_deltas,
+        base_timestamps[batch_indexes] + fields.timestamp_deltas,
+        fields.after_timestamps,
+        fields.key_starts,
+        fields.key_sizes,
+        fields.value_sizes,
     )
 
 
-def _varints(raw: npt.NDArray[np.uint8], positions: Numbers) -> tuple[Numbers, Numbers]:
-    """Read a signed varint of 32 bits at each position; return values and end positions."""
+def read_varints(raw: npt.NDArray[np.uint8], positions: Numbers) -> tuple[Numbers, Numbers]:
+    """Read a signed varint of 32 bits at each position; return values and end positions.
+
+    Raises:  MalformedRecordError; ValueError for a varint that is too long.
+    """
     values, after = read_uvarints(raw, positions)
     _check(values <= _MAX_VARINT, "a varint exceeds 32 bits")
     return unzigzag(values), after
 
 
 def _check(is_sound: npt.NDArray[np.bool_], reason: str) -> None:
-    """Raise _MalformedError with `reason` for the first record that `is_sound` marks as false."""
+    """Raise MalformedRecordError for the first record that `is_sound` marks as false."""
     if not is_sound.all():
-        raise _MalformedError(int(np.argmin(is_sound)), reason)
+        raise MalformedRecordError(int(np.argmin(is_sound)), reason)
 
 
 def _corrupt(batch: Batch, reason: str) -> CorruptBatchError:

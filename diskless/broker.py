@@ -315,6 +315,7 @@ class Broker:
                 listener_name=name,
                 large=self.services.large,
             )
+            self.services.throttling.watch(dispatcher.routes)
             listener = self.listeners[name] = Listener(
                 dispatcher.handle,
                 name=name,

@@ -70,6 +70,11 @@ class Dispatcher:
         self.handle = self._routes.handle  # the listener's handler
 
     @property
+    def routes(self) -> Routes:
+        """Return the table of this listener's requests."""
+        return self._routes
+
+    @property
     def served(self) -> Mapping[int, Served]:
         """Return the handlers of the announced requests, by api key."""
         return self._routes.served

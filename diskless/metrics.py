@@ -36,6 +36,7 @@ from diskless.produce.closing import BufferClosing, Reason
 from diskless.produce.in_flight import InFlight
 from diskless.produce.object_writer import WriterCounters
 from diskless.produce.service import ProduceCounters
+from diskless.quotas.throttling import Throttling
 
 PREFIX = "esker_broker_"
 
@@ -102,6 +103,7 @@ class BrokerCollector:
         cleaner: _Cleans,
         rewriting: _Rewrites,
         staleness: Staleness,
+        throttling: Throttling,
         unknown_racks: Callable[[], Mapping[str, int]],
     ) -> None:
         """Create a collector of the metrics of these services.
@@ -117,6 +119,7 @@ class BrokerCollector:
         self._cleaner = cleaner
         self._rewriting = rewriting
         self._staleness = staleness
+        self._throttling = throttling
         self._unknown_racks = unknown_racks
 
     def collect(self) -> Iterator[Metric]:
@@ -128,6 +131,7 @@ class BrokerCollector:
         yield from self._cleaning_metrics()
         yield from self._rewriting_metrics()
         yield from self._replicas_metrics()
+        yield from self._quota_metrics()
         text = "Requests of clients in a rack without a broker"
         yield _counters("unknown_racks", text, "rack", self._unknown_racks())
 
@@ -277,6 +281,17 @@ class BrokerCollector:
         yield _gauges("replica_age_seconds", text, "coordinator", ages_s)
         text = "The age past which a replica serves no data"
         yield _gauge("replica_age_limit_seconds", text, self._staleness.limit_ms / 1000)
+
+    def _quota_metrics(self) -> Iterator[Metric]:
+        throttling = self._throttling
+        text = "Answers that told a client of a throttle time, by type of quota"
+        yield _counters("throttled_requests", text, "quota", throttling.throttled)
+        text = "Throttle times that clients were told of, in ms, by type of quota"
+        yield _counters("throttle_ms", text, "quota", throttling.throttle_ms)
+        text = "Connections that are not read because their clients are throttled"
+        yield _gauge("muted_connections", text, len(throttling.muting))
+        text = "Rates that are measured for quotas"
+        yield _gauge("quota_rates", text, len(throttling.clients))
 
 
 _OF_TASKS: Final = {

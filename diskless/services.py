@@ -26,6 +26,7 @@ from diskless.apis import (
     configs,
     forwarded,
     offsets,
+    quotas,
     replicas,
     security,
     telemetry,
@@ -55,6 +56,8 @@ from diskless.produce.object_writer import WriterSettings
 from diskless.produce.service import ProduceService
 from diskless.produce.spreading import ProducerSpreading
 from diskless.produce.writers import Writers
+from diskless.quotas.rates import Windows
+from diskless.quotas.throttling import Throttling
 from diskless.stores.watched import WatchedStore
 from diskless.transactions.owner import TransactionOwner
 from diskless.transactions.proofs import TransactionProofs
@@ -122,7 +125,14 @@ class Services:
                 )
             ),
         )
-        self.records = RecordApis(self.produce, self.fetch, gate=self._gate)
+        self.throttling = Throttling(
+            cluster,
+            Windows(values["quota.window.num"], values["quota.window.size.seconds"] * 1_000),
+            idle_ms=lambda: int(values["connections.max.idle.ms"]),
+        )
+        self.records = RecordApis(
+            self.produce, self.fetch, gate=self._gate, fetch_limit=self.throttling.fetch_limit
+        )
         self.groups = GroupApis(
             cluster,
             GroupSettings.of(values),
@@ -212,6 +222,7 @@ class Services:
             cleaner=self.cleaner,
             rewriting=self.rewriting,
             staleness=self.staleness,
+            throttling=self.throttling,
             unknown_racks=lambda: self.clusters.unknown_racks,
         )
 
@@ -231,6 +242,7 @@ class Services:
             **replicas.handlers(cluster),
             **acls.handlers(cluster, has_authorizer=self._gate is not None),
             **security.handlers(cluster),
+            **quotas.handlers(cluster),
             **telemetry.handlers(lambda: UUID(int=self._random.getrandbits(128), version=4)),
             **transactions.handlers(cluster, self._wall_ms),
             **transaction_markers.handlers(cluster),
@@ -251,6 +263,7 @@ class Services:
         """Cancel the waiting requests of a closed connection."""
         self.records.connection_closed(connection)
         self.spreading.forget(connection)
+        self.throttling.muting.connection_closed(connection)
 
     def start(self) -> None:
         """Start the background tasks of a registered broker."""
@@ -284,6 +297,7 @@ class Services:
 
     async def close(self) -> None:
         """Close all services and the store; no client may be connected any more."""
+        self.throttling.close()
         await self.clusters.close()
         await self.producers.close()
         await self.fetch.close()

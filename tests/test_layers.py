@@ -86,6 +86,7 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     "diskless.stores": ("records", "raft.segments"),
     **dict.fromkeys(BROKER_ROOTS, ("records", "coordinator", *BROKER_ROOTS)),
     "diskless.access": ("records", "coordinator", *OPEN),
+    "diskless.quotas": ("records", "coordinator", *BROKER_ROOTS, *OPEN),
     "diskless.produce": (
         "records",
         "coordinator",
@@ -109,6 +110,7 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
         "diskless.access",
         "diskless.fetch",
         "diskless.produce",
+        "diskless.quotas",
         "diskless.stores",
         *BROKER_ROOTS,
         *OPEN,

@@ -191,7 +191,7 @@ def cluster_guard(api_key: int, refuse_all: Refuse = refuse) -> Guard:
     return guard
 
 
-_CLUSTER: Final = (30, 31, 51, 57, 64, 1076, 1077)
+_CLUSTER: Final = (30, 31, 49, 51, 57, 64, 1076, 1077)
 
 GUARDS: Final[Mapping[int, Guard]] = {
     CREATE_TOPICS: create_topics,

@@ -23,6 +23,7 @@ from records.rpc.configs import (
     IncrementalAlterConfigsResponse,
 )
 from records.rpc.security import (
+    AlterClientQuotasResponse,
     AlterUserScramCredentialsResponse,
     CreateAclsResponse,
     DeleteAclsResponse,
@@ -154,6 +155,23 @@ def _assign(request: Any, code: int, message: str) -> Response:
     )
 
 
+def _alter_quotas(request: Any, code: int, message: str) -> Response:
+    result = AlterClientQuotasResponse.EntryData
+    return AlterClientQuotasResponse(
+        entries=tuple(
+            result(
+                error_code=code,
+                error_message=message,
+                entity=tuple(
+                    result.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+                    for part in entry.entity
+                ),
+            )
+            for entry in request.entries
+        )
+    )
+
+
 def _alter_scram(request: Any, code: int, message: str) -> Response:
     result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
     names = dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
@@ -183,6 +201,7 @@ _FORMS: Final[dict[int | None, _Form]] = {
     33: _alter_configs,
     37: _create_partitions,
     44: _alter_configs,
+    49: _alter_quotas,
     51: _alter_scram,
     57: lambda _, code, text: brokers.UpdateFeaturesResponse(error_code=code, error_message=text),
     62: lambda _, code, __: brokers.BrokerRegistrationResponse(error_code=code),

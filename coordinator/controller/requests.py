@@ -45,6 +45,7 @@ from coordinator.controller.decide.features import update_features
 from coordinator.controller.decide.mapping import Move, Verdicts, check_moves
 from coordinator.controller.decide.partitions import create_partitions
 from coordinator.controller.decide.producer_ids import allocate_producer_ids
+from coordinator.controller.decide.quotas import alter_quotas
 from coordinator.controller.decide.scram import alter_scram
 from coordinator.controller.decide.topics import create_topics, delete_topics
 from coordinator.controller.handover import HandOver
@@ -70,6 +71,7 @@ from records.rpc.configs import (
     IncrementalAlterConfigsRequest,
 )
 from records.rpc.security import (
+    AlterClientQuotasRequest,
     AlterUserScramCredentialsRequest,
     CreateAclsRequest,
     DeleteAclsRequest,
@@ -521,6 +523,7 @@ _HANDLERS: Final[dict[type[Request], Callable[[Requests, Any, Send], None]]] = {
     DescribeConfigsRequest: _decide_only(_describe_configs),
     AlterConfigsRequest: _decide_only(replace_configs),
     IncrementalAlterConfigsRequest: _decide_only(alter_configs),
+    AlterClientQuotasRequest: _decide_only(alter_quotas),
     AlterUserScramCredentialsRequest: _decide_only(alter_scram),
     CreateAclsRequest: _decide_only(create_acls),
     DeleteAclsRequest: _decide_only(delete_acls),

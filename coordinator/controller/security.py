@@ -1,7 +1,7 @@
 """Quotas, access control entries, credentials and tokens, as the image has them.
 
-Esker writes credentials and access control entries. A log that began under upstream's controller
-may hold the others too, and a checkpoint of Esker's must not lose them.
+Esker writes quotas, credentials and access control entries. A log that began under upstream's
+controller may hold tokens too, and a checkpoint of Esker's must not lose them.
 
 Source: KIP-546, KIP-801, KIP-900, KIP-866.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
+from coordinator.controller.quotas import Entity, entity_of
 from coordinator.persistent_map import Map
 from records.metadata import (
     AccessControlEntryRecord,
@@ -45,11 +46,9 @@ def acl_key(record: AccessControlEntryRecord) -> AclKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """SCRAM verifiers and access control entries, and records kept for checkpoints only."""
+    """Quotas, SCRAM verifiers, access control entries, and records kept for checkpoints only."""
 
-    quotas: Map[tuple[tuple[tuple[str, str | None], ...], str], ClientQuotaRecord] = field(
-        default_factory=Map
-    )
+    quotas: Map[tuple[Entity, str], ClientQuotaRecord] = field(default_factory=Map)
     acls: Map[UUID, AccessControlEntryRecord] = field(default_factory=Map)
     acl_ids: Map[AclKey, UUID] = field(default_factory=Map)
     scrams: Map[tuple[str, int], UserScramCredentialRecord] = field(default_factory=Map)
@@ -74,7 +73,7 @@ class SecurityEdit:
         was = self._security
         match record:
             case ClientQuotaRecord():
-                entity = tuple((part.entity_type, part.entity_name) for part in record.entity)
+                entity = entity_of((part.entity_type, part.entity_name) for part in record.entity)
                 return self._put("quotas", (entity, record.key), None if record.remove else record)
             case AccessControlEntryRecord():
                 self._drop_acl_key(record.id)

@@ -74,23 +74,6 @@ def _reassign(request: Any, code: int, message: str) -> Response:
     )
 
 
-def _alter_quotas(request: Any, code: int, message: str) -> Response:
-    entry = security.AlterClientQuotasResponse.EntryData
-    return security.AlterClientQuotasResponse(
-        entries=tuple(
-            entry(
-                error_code=code,
-                error_message=message,
-                entity=tuple(
-                    entry.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
-                    for part in asked.entity
-                ),
-            )
-            for asked in request.entries
-        )
-    )
-
-
 def _describe_scram(request: Any, code: int, message: str) -> Response:
     response = security.DescribeUserScramCredentialsResponse
     result = response.DescribeUserScramCredentialsResult(  # without a name, as in Kafka
@@ -140,7 +123,6 @@ _FORMS: Final[dict[int, Callable[[Any, int, str], Response]]] = {
     48: lambda _, code, text: security.DescribeClientQuotasResponse(
         error_code=code, error_message=text, entries=None
     ),
-    49: _alter_quotas,
     50: _describe_scram,
     55: lambda _, code, text: quorum.DescribeQuorumResponse(
         error_code=code, error_message=text, topics=()

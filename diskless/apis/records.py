@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from coordinator.controller.guarding import replace
 from diskless.access.gate import Gate
 from diskless.apis.handler import encode
 from diskless.fetch.service import FetchService
@@ -51,15 +52,19 @@ class RecordApis:
         *,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         gate: Gate | None = None,
+        fetch_limit: Callable[[ServerConnection, str | None], int | None] = lambda *_: None,
     ) -> None:
         """Create the handlers of Produce and Fetch.
 
         Args:  gate: says what consumers may read; None: everything.
+               fetch_limit: returns the most bytes that a client, given by its connection and its
+                   client id, may fetch at once; None: no quota.
         """
         self._produce = produce
         self._fetch = fetch
         self._max_answer_bytes = max_answer_bytes
         self._gate = gate
+        self._fetch_limit = fetch_limit
         self._tasks: dict[ServerConnection, list[asyncio.Task[None]]] = {}  # in request order
         self._unread_bytes = 0  # of responses that have not left
 
@@ -123,6 +128,11 @@ class RecordApis:
             if guarded is not None:
                 assert isinstance(guarded.request, FetchRequest), f"{guarded}"
                 request, finish = guarded.request, guarded.finish
+        limit = self._fetch_limit(connection, header.client_id)
+        if limit is not None:
+            max_bytes = min(request.max_bytes, limit)
+            min_bytes = min(request.min_bytes, max_bytes)
+            request = replace(request, max_bytes=max_bytes, min_bytes=min_bytes)
         try:
             answer = await self._fetch.fetch(
                 request, header.api_version, client=client, room=self._room

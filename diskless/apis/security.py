@@ -1,12 +1,11 @@
-"""Answers requests about SASL, quotas, SCRAM credentials and delegation tokens.
+"""Answers requests about SASL, SCRAM credentials and delegation tokens.
 
-SCRAM credentials are described from the cluster's image and changed by the controller. Brokers
-throttle no client: there are no quotas, and tokens may not be asked for. A SASL handshake that
-arrives here is out of its order (the gate of a listener with SASL answers the others):
-ILLEGAL_SASL_STATE. What would be kept without effect is refused.
+SCRAM credentials are described from the cluster's image and changed by the controller. Tokens may
+not be asked for. A SASL handshake that arrives here is out of its order (the gate of a listener
+with SASL answers the others): ILLEGAL_SASL_STATE.
 
-Source: KIP-43, KIP-48, KIP-546, KIP-554; upstream's ClientQuotasImage,
-ScramImage, ScramControlManager and DelegationTokenManager, whose codes and texts these are.
+Source: KIP-43, KIP-48, KIP-554; upstream's ScramImage, ScramControlManager and
+DelegationTokenManager, whose codes and texts these are.
 """
 
 from __future__ import annotations
@@ -28,72 +27,9 @@ from records.metadata import UserScramCredentialRecord
 from records.rpc import security as rpc
 
 MAX_ITEMS: Final = 10_000
-"""Rules, entities or users of one request; of more, so many are answered with POLICY_VIOLATION."""
+"""Users of one request; of more, so many are answered with POLICY_VIOLATION."""
 
 TOO_MANY: Final = f"A request may name at most {MAX_ITEMS} of them."
-
-
-# --- quotas -------------------------------------------------------------------------------------
-
-USER, CLIENT_ID, IP = "user", "client-id", "ip"
-EXACT, DEFAULT, SPECIFIED = range(3)
-MATCH_TYPES: Final = ("MATCH_TYPE_EXACT", "MATCH_TYPE_DEFAULT", "MATCH_TYPE_SPECIFIED")
-
-
-def describe_quotas(request: rpc.DescribeClientQuotasRequest) -> rpc.DescribeClientQuotasResponse:
-    """Answer that no client has a quota, or return an error for an invalid filter."""
-    refusal = _refuse_filter(request)
-    if refusal is None:
-        return rpc.DescribeClientQuotasResponse(error_message="", entries=())
-    code, text = refusal
-    return rpc.DescribeClientQuotasResponse(error_code=code, error_message=text, entries=None)
-
-
-def _refuse_filter(request: rpc.DescribeClientQuotasRequest) -> tuple[ErrorCode, str] | None:
-    """Return the error code and message of an invalid quota filter, or None for a valid filter."""
-    invalid = ErrorCode.INVALID_REQUEST
-    seen: set[str] = set()
-    for component in request.components:
-        kind, match_type, match = component.entity_type, component.match_type, component.match
-        if not kind:
-            return invalid, "Invalid empty entity type."
-        if kind in seen:
-            return invalid, f"Entity type {kind} cannot appear more than once in the filter."
-        if kind not in (USER, CLIENT_ID, IP):
-            return ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind[:100]}"
-        seen.add(kind)
-        if match_type not in (EXACT, DEFAULT, SPECIFIED):
-            return invalid, f"Unknown match type {match_type}"
-        specified = f"Request specified {MATCH_TYPES[match_type]}, but"
-        if match_type == EXACT and match is None:
-            return invalid, f"{specified} set match string to null."
-        if match_type != EXACT and match is not None:
-            return invalid, f"{specified} also specified a match string."
-    if IP in seen and len(seen) > 1:
-        return invalid, (
-            "Invalid entity filter component combination. IP filter component should not be used "
-            "with user or clientId filter component."
-        )
-    return None
-
-
-def alter_quotas(request: rpc.AlterClientQuotasRequest) -> rpc.AlterClientQuotasResponse:
-    """Refuse to change the quotas of each entity, because the broker throttles no client."""
-    entry = rpc.AlterClientQuotasResponse.EntryData
-    text = "Brokers do not throttle clients here: quotas are not supported."
-    return rpc.AlterClientQuotasResponse(
-        entries=tuple(
-            entry(
-                error_code=ErrorCode.POLICY_VIOLATION,
-                error_message=text,
-                entity=tuple(
-                    entry.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
-                    for part in asked.entity[:MAX_ITEMS]
-                ),
-            )
-            for asked in request.entries[:MAX_ITEMS]
-        )
-    )
 
 
 # --- SCRAM --------------------------------------------------------------------------------------
@@ -214,10 +150,6 @@ def handlers(cluster: Cluster) -> dict[int, Served]:
             rpc.DescribeDelegationTokenRequest,
             lambda *_: rpc.DescribeDelegationTokenResponse(error_code=NOT_ALLOWED, tokens=()),
         ),
-        48: make_handler(
-            rpc.DescribeClientQuotasRequest, lambda request, _: describe_quotas(request)
-        ),
-        49: make_handler(rpc.AlterClientQuotasRequest, lambda request, _: alter_quotas(request)),
         50: make_handler(
             rpc.DescribeUserScramCredentialsRequest,
             lambda request, _: describe_scram(request, cluster.image),

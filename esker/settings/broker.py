@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from diskless.quotas.rates import Windows
 from esker.settings.base import Setting
 from esker.settings.values import MILLISECONDS, boolean, integer
 
@@ -43,5 +44,17 @@ SETTINGS: Final = (
         integer(1, 32_767),
         1,
         "Number of replicas of a topic that is created without a number.",
+    ),
+    Setting(
+        "quota.window.num",
+        integer(1, 1_000),
+        Windows().samples,
+        "Samples that the rates of clients with quotas are made of.",
+    ),
+    Setting(
+        "quota.window.size.seconds",
+        integer(1, 86_400),
+        Windows().size_ms // 1_000,
+        "Seconds of one sample of a client's rate.",
     ),
 )

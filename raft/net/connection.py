@@ -49,10 +49,11 @@ class Reply:
     Sending to a connection that has ended does nothing.
     """
 
-    __slots__ = ("_payload", "_ready", "_request_bytes", "_sent", "connection")
+    __slots__ = ("_change", "_payload", "_ready", "_request_bytes", "_sent", "connection")
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
+        self._change: Callable[[Payload | None], Payload | None] | None = None
         self._payload: Payload | None = None
         self._ready = False
         self._sent = False  # it was handed to the transport's buffer
@@ -64,9 +65,19 @@ class Reply:
         May be called only once.
         """
         assert not self._ready, f"second answer to one request: {self.connection}"
-        self._payload = payload
+        self._payload = payload if self._change is None else self._change(payload)
         self._ready = True
         self.connection._on_ready(self)
+
+    def on_send(self, change: Callable[[Payload | None], Payload | None]) -> None:
+        """Send what `change` returns for the response, instead of the response itself.
+
+        For whoever passes a handler's Reply on: it must not have been returned yet.
+        """
+        if self._ready:
+            self._payload = change(self._payload)
+        else:
+            self._change = change
 
     @property
     def is_next(self) -> bool:

@@ -24,7 +24,7 @@ from typing import Final
 from raft.net.connection import Answer, ServerConnection
 from raft.net.errors import BadHeaderError
 from raft.net.frames import Frame, Payload
-from raft.net.handlers import Served, payload
+from raft.net.handlers import Serve, Served, payload
 from raft.net.header import API_VERSIONS_KEY, RequestHeader, parse_request_header
 from records.kafka_errors import ErrorCode
 from records.rpc import API
@@ -38,6 +38,9 @@ MAX_CLIENT_ID: Final = 100  # characters of a client id in a log line
 
 Refuse = Callable[[ServerConnection, RequestHeader, Frame], Payload | None]
 """Returns the response to a request that its peer may not send, or None."""
+
+Around = Callable[[Serve, ServerConnection, RequestHeader, Frame], Answer]
+"""Serves a request by its handler, and may look at the request and change the answer."""
 
 
 def first_flexible(api_key: int) -> int | None:
@@ -55,6 +58,7 @@ class Routes:
         Args:  refuse: returns the response to a request that its peer may not send, or None. It is
                asked before the request is handled.
         """
+        self.around: Around | None = None  # serves requests in the place of their handlers
         self._refuse = refuse
         self._served: dict[int, Served] = {}
         self._first_flexible: dict[int, int | None] = {}
@@ -113,6 +117,8 @@ class Routes:
             refusal = self._refuse(connection, header, body)
             if refusal is not None:
                 return refusal
+        if self.around is not None:
+            return self.around(served.serve, connection, header, body)
         return served.serve(connection, header, body)
 
     @property

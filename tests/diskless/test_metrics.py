@@ -10,6 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from diskless.compaction.service import RewritingCounters
 from diskless.metrics import BrokerCollector
+from diskless.quotas.rates import Windows
+from diskless.quotas.throttling import Throttling
 from diskless.stores.faults import Fault, FaultRule
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import RecordsBroker, batch
@@ -38,6 +40,7 @@ def collector(broker: RecordsBroker) -> BrokerCollector:
         cleaner=broker.cleaner,
         rewriting=NotRewriting(),
         staleness=broker.staleness,
+        throttling=Throttling(broker.cluster, Windows(), idle_ms=lambda: 600_000),
         unknown_racks=lambda: {"nowhere": 3},
     )
 

@@ -1,4 +1,4 @@
-"""Access rules, quotas, credentials, tokens and telemetry of a broker without any.
+"""Access rules, credentials, tokens and telemetry of a broker without any.
 
 The codes and texts are those of Apache Kafka 4.3.1 without an authorizer, for the same requests.
 """
@@ -82,68 +82,6 @@ def test_a_broker_answers_acl_requests_with_security_disabled(version: int) -> N
     deleted = ask(rpc.DeleteAclsRequest(filters=(RULES,)), version).filter_results
     assert [(one.error_code, one.error_message) for one in deleted] == [refusal]
     assert deleted[0].matching_acls == ()
-
-
-def quotas(*components: tuple[str, int, str | None]) -> Any:
-    data = rpc.DescribeClientQuotasRequest.ComponentData
-    return ask(
-        rpc.DescribeClientQuotasRequest(
-            components=tuple(
-                data(entity_type=kind, match_type=how, match=match)
-                for kind, how, match in components
-            ),
-            strict=False,
-        )
-    )
-
-
-@pytest.mark.parametrize(
-    "components",
-    [
-        (),
-        (("user", 0, "ann"),),
-        (("user", 1, None), ("client-id", 2, None)),
-        (("ip", 0, "nonsense"),),
-    ],
-)
-def test_describe_client_quotas_returns_no_quota(
-    components: tuple[tuple[str, int, str | None], ...],
-) -> None:
-    answer = quotas(*components)
-    assert (answer.error_code, answer.entries) == (0, ())
-
-
-@pytest.mark.parametrize(
-    ("code", "text", "components"),
-    [
-        (42, "Invalid empty entity type.", (("", 0, "a"),)),
-        (35, "Unsupported entity type nonsense", (("nonsense", 0, "a"),)),
-        (42, "Unknown match type 7", (("user", 7, "a"),)),
-        (42, "MATCH_TYPE_EXACT, but set match string to null.", (("user", 0, None),)),
-        (42, "MATCH_TYPE_DEFAULT, but also specified a match string.", (("user", 1, "x"),)),
-        (42, "Entity type user cannot appear more than once", (("user", 2, None),) * 2),
-        (42, "IP filter component should not", (("ip", 0, "1.2.3.4"), ("user", 0, "x"))),
-    ],
-)
-def test_describe_client_quotas_refuses_an_invalid_filter(
-    code: int, text: str, components: tuple[tuple[str, int, str | None], ...]
-) -> None:
-    answer = quotas(*components)
-    assert (answer.error_code, answer.entries) == (code, None)
-    assert text in answer.error_message
-
-
-def test_a_broker_refuses_alter_client_quotas_requests() -> None:
-    entry = rpc.AlterClientQuotasRequest.EntryData
-    entity = (entry.EntityData(entity_type="user", entity_name=None),)
-    for times in (1, TOO_MANY):
-        entries = (entry(entity=entity, ops=()),) * times
-        for version in (0, 1):
-            answer = ask(
-                rpc.AlterClientQuotasRequest(entries=entries, validate_only=False), version
-            )
-            assert {one.error_code for one in answer.entries} == {44}
-            assert answer.entries[0].entity[0].entity_type == "user"
 
 
 def test_a_broker_without_users_describes_no_scram_credentials() -> None:

@@ -129,7 +129,7 @@ def describe_quotas(_: Scene) -> tuple[Request, ...]:
 
 def alter_quotas(_: Scene) -> tuple[Request, ...]:
     entry = security.AlterClientQuotasRequest.EntryData
-    entity = (entry.EntityData(entity_type="user", entity_name=None),)
+    entity = (entry.EntityData(entity_type="client-id", entity_name="limited"),)
     change = entry.OpData(key="producer_byte_rate", value=1e6, remove=False)
     entries = (entry(entity=entity, ops=(change,)),)
     return (security.AlterClientQuotasRequest(entries=entries, validate_only=False),)

@@ -40,10 +40,13 @@ class ClientError(Exception):
 class Client:
     """A connection to one node. Its methods raise OSError if the connection ends."""
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = 20) -> None:
+    def __init__(
+        self, host: str, port: int, *, timeout_s: float = 20, client_id: str = "test"
+    ) -> None:
         self.socket = socket.create_connection((host, port), timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation = 0
+        self._client_id = client_id
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +69,7 @@ class Client:
         assert API[key].response is answer, request
         kind = kind_of(key, version)
         self._correlation += 1
-        head = request_header(kind, self._correlation, "test")
+        head = request_header(kind, self._correlation, self._client_id)
         body = head + encode_message(request, version)
         self.socket.sendall(struct.pack(">i", len(body)) + body)
         frame = self.receive_frame()

@@ -1,0 +1,163 @@
+"""A broker with real sockets holds its clients to their quotas, and only those that have some."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from coordinator.controller.image import MetadataImage
+from coordinator.persistent_map import Map
+from diskless.broker import Broker
+from diskless.quotas.throttling import with_throttle_time
+from raft.net import parse_request_header
+from raft.net.header import RequestKind, request_header
+from records.codec import encode_message
+from records.rpc.cluster import ApiVersionsRequest, ApiVersionsResponse
+from records.rpc.produce import ProduceRequest, ProduceResponse
+from records.rpc.security import AlterClientQuotasResponse, SaslHandshakeResponse
+from tests.diskless.broker_world import running_broker
+from tests.diskless.cluster_world import ClusterWorld
+from tests.diskless.records_world import batch
+from tests.interop.quota_table import APP, Entity, alter
+from tests.raft.driver.client import Client
+from tests.waiting import DEADLINE_S, wait_until_async
+
+VERSIONS = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+
+
+def run(tell: Callable[[ClusterWorld, Broker], Awaitable[None]], **values: Any) -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world, running_broker(world, **values) as broker:
+            await world.create("t")
+            await tell(world, broker)
+
+    asyncio.run(story())
+
+
+async def set_quota(world: ClusterWorld, entity: Entity, **quotas: float | None) -> None:
+    answer = await world.ask(alter((entity, tuple(quotas.items()))), AlterClientQuotasResponse)
+    assert not answer.entries[0].error_code, answer
+
+
+def produce(size: int, acks: int = -1) -> ProduceRequest:
+    sent = ProduceRequest.TopicProduceData
+    data = sent.PartitionProduceData(index=0, records=batch(1, now_ms=1, size=size))
+    topic = sent(name="t", partition_data=(data,))
+    return ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=(topic,))
+
+
+class Connection:
+    """A connection whose requests are sent before the answers to earlier ones are read."""
+
+    def __init__(self, broker: Broker, client_id: str) -> None:
+        port = broker.listeners["PLAIN"].port
+        self.client = Client("127.0.0.1", port, timeout_s=DEADLINE_S, client_id=client_id)
+
+    async def ask(self, request: Any, response: Any, version: int) -> Any:
+        return await asyncio.to_thread(self.client.ask, request, response, version)
+
+    async def produce(self, size: int) -> int:
+        answer = await self.ask(produce(size), ProduceResponse, 12)
+        assert not answer.responses[0].partition_responses[0].error_code, answer
+        return int(answer.throttle_time_ms)
+
+    async def versions_s(self) -> float:
+        began = time.monotonic()
+        await self.ask(VERSIONS, ApiVersionsResponse, 4)
+        return time.monotonic() - began
+
+
+def test_only_the_throttled_connection_is_muted() -> None:
+    async def tell(world: ClusterWorld, broker: Broker) -> None:
+        await set_quota(world, APP, producer_byte_rate=1_000.0)
+        app, other, same = (Connection(broker, name) for name in ("app", "other", "app"))
+        assert await app.produce(10_500) > 500
+        muting = broker.services.throttling.muting
+        assert len(muting) == 1
+        assert await other.produce(100_000) == 0
+        assert await same.versions_s() < 0.5, "muted is the connection, not the client id"
+        assert await app.versions_s() > 0.3
+        assert len(muting) == 0
+        assert broker.services.throttling.throttled == {"Produce": 1}
+        assert broker.services.throttling.throttle_ms["Produce"] > 500
+
+    run(tell)
+
+
+def test_a_producer_that_wants_no_answers_is_muted_too() -> None:
+    async def tell(world: ClusterWorld, broker: Broker) -> None:
+        await set_quota(world, APP, producer_byte_rate=1_000.0)
+        app = Connection(broker, "app")
+        kind = RequestKind.of(0, 12, 9)
+        frame = request_header(kind, 0, "app") + encode_message(produce(10_500, acks=0), 12)
+        app.client.socket.sendall(len(frame).to_bytes(4, "big") + frame)
+        assert await app.versions_s() > 0.3
+
+    run(tell)
+
+
+def test_a_connection_muted_for_longer_than_it_may_be_idle_is_closed() -> None:
+    async def tell(world: ClusterWorld, broker: Broker) -> None:
+        await set_quota(world, APP, producer_byte_rate=1.0)
+        app = Connection(broker, "app")
+        assert await app.produce(10_000) > 1_000_000
+        await wait_until_async(lambda: not broker.listeners["PLAIN"].connections, "closed")
+        assert len(broker.services.throttling.muting) == 0
+
+    run(tell, **{"connections.max.idle.ms": 100})
+
+
+def test_a_client_that_leaves_leaves_no_timer_behind() -> None:
+    async def tell(world: ClusterWorld, broker: Broker) -> None:
+        await set_quota(world, APP, producer_byte_rate=1.0)
+        app = Connection(broker, "app")
+        assert await app.produce(10_000) > 1_000_000
+        (connection,) = broker.listeners["PLAIN"].connections
+        connection.close()
+        assert len(broker.services.throttling.muting) == 0
+
+    run(tell)
+
+
+def test_quotas_begin_and_end_with_their_records_and_cost_nothing_without() -> None:
+    async def tell(world: ClusterWorld, broker: Broker) -> None:
+        routes = broker.dispatchers["PLAIN"].routes
+        app = Connection(broker, "app")
+        assert routes.around is None
+        await set_quota(world, APP, producer_byte_rate=1_000.0)
+        assert routes.around is not None
+        assert await app.produce(10_100) > 0
+        await set_quota(world, APP, producer_byte_rate=None)
+        assert routes.around is None
+        assert await app.produce(50_000) == 0
+
+    run(tell)
+
+
+def test_a_replica_that_begins_anew_keeps_the_quotas_until_it_has_caught_up() -> None:
+    async def tell(world: ClusterWorld, broker: Broker) -> None:
+        await set_quota(world, APP, producer_byte_rate=1_000.0)
+        cluster, throttling = world.cluster(1), broker.services.throttling
+        age_ms, cluster.image_age_ms = cluster.image_age_ms, lambda: None  # type: ignore[method-assign]
+        throttling._on_image(MetadataImage())
+        assert broker.dispatchers["PLAIN"].routes.around is not None
+        cluster.image_age_ms = age_ms  # type: ignore[method-assign]
+        await set_quota(world, APP, producer_byte_rate=None)
+        await wait_until_async(
+            lambda: broker.dispatchers["PLAIN"].routes.around is None, "the quotas are gone"
+        )
+        assert isinstance(cluster.image.security.quotas, Map)
+
+    run(tell)
+
+
+def test_an_answer_whose_version_has_no_throttle_time_stays_as_it_is() -> None:
+    handshake = encode_message(SaslHandshakeResponse(mechanisms=()), 1)
+    frame = request_header(RequestKind.of(17, 1, None), 5, "app")
+    header = parse_request_header(memoryview(frame), {17: None})
+    assert with_throttle_time(header, handshake, 7) is handshake
+    frame = request_header(RequestKind.of(0, 2, 9), 5, "app")
+    header = parse_request_header(memoryview(frame), {0: 9})
+    assert with_throttle_time(header, b"of an old version", 7) == b"of an old version"

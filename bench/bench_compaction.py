@@ -52,7 +52,7 @@ from records.batch_writer import build_batch
 from records.cleaning import Round, clean_block, newest_by_offset, note_keys
 from records.compression import Buffer, Compression
 from records.diskless import RunsReplacedRecord
-from records.final_batches import RunBuilder, finish_run
+from records.final_runs import RunBuilder, finish_run
 from records.frame import encode_record
 from records.offset_map import ENTRY_BYTES, OffsetMap, digest_keys
 from records.wal import FINAL, PartitionBatches, build_object

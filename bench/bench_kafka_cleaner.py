@@ -32,7 +32,8 @@ from diskless.compaction.tasks import CompactionTask, RewriterSettings, Rewritte
 from diskless.fetch.runs_reader import Run
 from diskless.stores.directory import DirectoryStorage
 from records.compression import Compression
-from records.final_batches import MAX_RUN_BYTES, RunBuilder
+from records.final_batches import MAX_RUN_BYTES
+from records.final_runs import RunBuilder
 from records.wal import FINAL, PartitionBatches, build_object
 from tests.diskless.compaction.test_rewriter import KEYS, P0
 from tests.interop.kafka_release import fetch

@@ -63,8 +63,8 @@ from records.cleaning import (
     note_keys,
 )
 from records.errors import DecompressedTooLargeError, RecordError
-from records.final_batches import (
-    FinalRun,
+from records.final_batches import FinalRun
+from records.final_runs import (
     RunBuilder,
     finish_columns,
     finish_run,

@@ -36,7 +36,7 @@ from records.cleaning import (
     note_keys,
 )
 from records.compression import Compression
-from records.final_batches import finish_run
+from records.final_runs import finish_run
 from records.marker_batches import marker_batch
 from records.offset_map import OffsetMap
 from records.record_block import read_block

@@ -11,7 +11,7 @@ from records.batch_columns import BatchColumns, read_columns
 from records.batch_writer import build_batch
 from records.compression import Compression
 from records.errors import RecordError
-from records.final_batches import RunBuilder, finish_columns, finish_run
+from records.final_runs import RunBuilder, finish_columns, finish_run
 
 HEADER_BYTES = 61
 

@@ -35,7 +35,8 @@ from records.cleaning import (
 )
 from records.compression import Compression
 from records.errors import CorruptBatchError
-from records.final_batches import RunBuilder, check_final, finish_run, read_final_run
+from records.final_batches import check_final
+from records.final_runs import RunBuilder, finish_run, read_final_run
 from records.offset_map import OffsetMap
 from records.record_block import read_block
 

@@ -82,6 +82,7 @@ REALISTIC: Final[dict[int, Ask]] = {
     54: of_quorum.end_epochs,
     55: of_quorum.describe_quorum,
     57: of_quorum.update_features,
+    58: of_quorum.envelopes,
     59: of_quorum.fetch_snapshots,
     60: of_quorum.describe_cluster,
     61: of_admin.describe_producers,

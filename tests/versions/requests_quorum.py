@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from coordinator.controller.access import Client
+from coordinator.controller.envelope import wrap
+from raft.net.principal import Principal
 from records.features import SUPPORTED
 from records.rpc import (
     brokers,
     cluster,
     fetch,
     quorum,
+    security,
 )
 from records.rpc.base import Request
 from tests.versions.nodes import BROKER_ID, CLUSTER_ID
@@ -77,6 +81,20 @@ def update_features(_: Scene) -> tuple[Request, ...]:
         key(feature="no.such.feature", max_version_level=1),
     )
     return tuple(ask(feature_updates=(one,)) for one in updates)
+
+
+def envelopes(_: Scene) -> tuple[Request, ...]:
+    client = Client(Principal("User", "ann"), "10.0.0.7")
+    name = security.AlterUserScramCredentialsRequest.ScramCredentialDeletion
+    deleted = security.AlterUserScramCredentialsRequest(
+        deletions=(name(name="ann", mechanism=1),), upsertions=()
+    )
+    return (
+        wrap(deleted, 0, client),
+        wrap(
+            cluster.DescribeClusterRequest(include_cluster_authorized_operations=False), 0, client
+        ),
+    )
 
 
 def fetch_snapshots(scene: Scene) -> tuple[Request, ...]:

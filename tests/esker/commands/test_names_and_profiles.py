@@ -133,7 +133,7 @@ def test_commands_accept_the_option_names_of_former_versions_and_of_kafka(words:
 
 def test_every_command_that_connects_to_a_cluster_accepts_a_profile() -> None:
     for words, command in ALL:
-        if "--bootstrap-server" in options(command) and words != ("dump-log",):
+        if "--bootstrap-server" in options(command) and words not in {("dump-log",), ("doctor",)}:
             assert "--profile" in options(command), words
 
 

@@ -2,10 +2,10 @@
 
     .venv/bin/python -m bench.bench_markers [--seconds 6] [--rounds 3] [--tiny]
 
-Three `esker start` processes on this machine, fdatasync before every answer. Markers of 1,000
-partitions go in one request, two requests at a time, each with new transaction numbers. Then an
-uploader commits objects of 50 partitions with 4 batches each, alone and beside markers at half of
-the measured maximum, in turn; the ratio of the 99th percentiles is printed.
+Three `esker start` processes on this machine, fdatasync before every answer. Markers go in requests
+as large as the transaction log's, two requests at a time, each with new transaction numbers. Then
+an uploader commits objects of 50 partitions with 4 batches each, alone and beside markers at half
+of the measured maximum, in turn; the ratio of the 99th percentiles is printed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from uuid import UUID
 
 from bench.coordinator_cluster import Cluster, result, say
 from coordinator.batch.client import CoordinatorClient
+from coordinator.transactions.markers import MAX_ROWS
 from raft.net.runner import run
 from records.rpc.transaction_markers import TransactionMarker, WriteTransactionMarkersRequest
 from tests.coordinator.scripted_brokers import create_topic, register
 from tests.quorum_processes import NODES
 
-PARTITIONS: Final = 1_000
 AT_ONCE: Final = 2
 BROKER: Final = 99
 COMMITTED: Final = 1
@@ -66,13 +66,13 @@ class Markers:
                         topic_ids=(self._topic_id,),
                         markers=tuple(
                             TransactionMarker(0, index, index, 0, number, COMMITTED, 1)
-                            for index in range(PARTITIONS)
+                            for index in range(MAX_ROWS)
                         ),
                     )
                 )
                 assert not answer.error_code, answer
                 assert not any(answer.marker_error_codes), answer
-                written += PARTITIONS
+                written += MAX_ROWS
         finally:
             await client.close()
         return written
@@ -91,13 +91,13 @@ def measure(home: Path, seconds: float, rounds: int) -> None:
         cluster.ready()
         addresses = [(host, port) for host, port in cluster.addresses]
         run(register(addresses, BROKER))
-        topic_id = run(create_topic(addresses, "marked", partitions=PARTITIONS))
+        topic_id = run(create_topic(addresses, "marked", partitions=MAX_ROWS))
         markers = Markers(addresses, topic_id)
         run(markers.write(seconds / 3))  # warms up
         rates = [run(markers.write(seconds)) for _ in range(rounds)]
         applied_s = cluster.wait_until_applied()
         most = statistics.median(rates)
-        say(f"markers, 1,000 in a request: {most:,.0f} a second (must 20,000); "
+        say(f"markers, {MAX_ROWS} in a request: {most:,.0f} a second (must 20,000); "
             f"the replicas applied the last {applied_s:.1f} s later")  # fmt: skip
         ratios = []
         for _ in range(rounds):

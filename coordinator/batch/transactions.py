@@ -41,6 +41,10 @@ class Transactional(NamedTuple):
         return number > self.ended_number and self.open_number in (NONE_OPEN, number)
 
 
+_NEVER: Final = Transactional()
+"""Of a producer that had no transaction in the partition."""
+
+
 class Marker(NamedTuple):
     """The facts of a marker's run, from which a broker builds a control batch."""
 
@@ -81,12 +85,10 @@ def ended(row: Transactional | None, number: int, coordinator_epoch: int) -> Tra
     >>> ended(Transactional(7, 100, 6, 1), 8, 2)
     Transactional(open_number=7, first_offset=100, ended_number=8, coordinator_epoch=2)
     """
-    before = row or Transactional()
-    if before.open_number == number:
-        before = before._replace(open_number=NONE_OPEN, first_offset=-1)
-    return before._replace(
-        ended_number=max(before.ended_number, number), coordinator_epoch=coordinator_epoch
-    )
+    open_number, first_offset, ended_number, _ = row or _NEVER
+    if open_number == number:
+        open_number, first_offset = NONE_OPEN, -1
+    return Transactional(open_number, first_offset, max(ended_number, number), coordinator_epoch)
 
 
 def without_producer(transactions: OpenTransactions, producer_id: int) -> OpenTransactions:

@@ -32,8 +32,9 @@ log: Final = logging.getLogger("coordinator.transactions")
 GROUP_LOG: Final = -1
 """The destination of markers for offsets of groups; others are batch coordinators' partitions."""
 
-MAX_ROWS: Final = 10_000
-"""Markers in one request."""
+MAX_ROWS: Final = 200
+"""Markers in one request: a batch coordinator decides and applies them in one turn, while the
+commits of producers wait (`python -m bench.bench_markers`)."""
 
 FIRST_PAUSE_MS: Final = 50
 LAST_PAUSE_MS: Final = 1_000

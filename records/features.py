@@ -59,16 +59,21 @@ DEPENDENCIES: Final[Mapping[tuple[str, int], tuple[str, int]]] = MappingProxyTyp
 )
 """A feature level, and the lowest level of another feature without which it is not finalized."""
 
-_OFF_BY_DEFAULT: Final = frozenset({TRANSACTION_VERSION})
-"""Features that are implemented, and that a new cluster has only if its operator asks for them."""
 
+def new_levels(chosen: Mapping[str, int]) -> dict[str, int]:
+    """Return the feature levels of a new cluster: those chosen, else the highest of this release.
 
-def default_levels() -> dict[str, int]:
-    """Return the feature levels of a new cluster: the highest supported ones, less what is off."""
+    A feature that was not chosen is left out if it depends on a level that the chosen ones lack.
+
+    >>> new_levels({"esker.version": 3})
+    {'metadata.version': 27, 'esker.version': 3}
+    """
+    levels = {name: range_.highest for name, range_ in SUPPORTED.items() if range_.highest}
+    levels |= chosen
     return {
-        name: levels.highest
-        for name, levels in SUPPORTED.items()
-        if levels.highest and name not in _OFF_BY_DEFAULT
+        name: level
+        for name, level in levels.items()
+        if name in chosen or missing_dependency(name, levels) is None
     }
 
 

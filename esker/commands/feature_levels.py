@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from records.features import SUPPORTED, default_levels, missing_dependency
+from records.features import SUPPORTED, missing_dependency, new_levels
 
 OPTION: Final = "--feature"
 HIGHEST: Final = 32_767  # a level is an int16
@@ -45,7 +45,7 @@ def check_supported(levels: dict[str, int]) -> None:
                 f"this version of Esker supports {name} {lowest} to {highest}, not {level}",
                 param_hint=OPTION,
             )
-    resulting = default_levels() | levels
+    resulting = new_levels(levels)
     for name in levels:
         lacking = missing_dependency(name, resulting)
         if lacking is not None:

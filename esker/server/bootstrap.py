@@ -16,7 +16,7 @@ from pathlib import Path
 from uuid import UUID, uuid5
 
 from raft.segments.files import FileSystem
-from records.features import IMPLIED, METADATA_VERSION, default_levels
+from records.features import IMPLIED, METADATA_VERSION, new_levels
 from records.internal_topics import BENCH_LOG, CONSUMER_OFFSETS, DISKLESS_METADATA
 from records.metadata import (
     FeatureLevelRecord,
@@ -46,12 +46,12 @@ def bootstrap_records(
     """Return the metadata records with which a new cluster's log begins, in log order.
 
     Args:  bench_log: add the group of the benchmarks.
-           features: finalized levels that differ from `default_levels`.
+           features: chosen levels; `new_levels` has those of the other features.
            users: SCRAM credentials of the first users.
     """
     replicas = tuple(sorted(voters))
     assert replicas, "a quorum without voters"
-    levels = default_levels() | dict(features or {})
+    levels = new_levels(features or {})
     records: list[MetadataRecord] = [
         FeatureLevelRecord(name=name, feature_level=level)
         for name, level in sorted(levels.items(), key=lambda item: item[0] != METADATA_VERSION)

@@ -72,7 +72,7 @@ async def exported(home: Path) -> set[str]:
             "esker.metrics.listener": f"127.0.0.1:{metrics}",
         }
     )
-    format_storage(settings, CLUSTER_ID, features={"transaction.version": 2})
+    format_storage(settings, CLUSTER_ID)
     stop = asyncio.Event()
     node = asyncio.create_task(run_node(settings, stop))
 

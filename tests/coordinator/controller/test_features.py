@@ -31,7 +31,7 @@ from records.features import (
     NEW_FORMATS,
     SUPPORTED,
     TRANSACTION_VERSION,
-    default_levels,
+    new_levels,
 )
 from records.frame import encode_record
 from records.kafka_errors import ErrorCode
@@ -235,8 +235,11 @@ def test_the_controller_finalizes_transactions_together_with_the_esker_version_t
     assert not has_transactions(world.image.features)
 
 
-def test_a_new_cluster_has_the_formats_of_transactions_and_transactions_switched_off() -> None:
-    assert default_levels() == {METADATA_VERSION: 27, ESKER_VERSION: 4}
+def test_a_new_cluster_has_transactions_unless_its_operator_chooses_levels_without_them() -> None:
+    highest = {METADATA_VERSION: 27, ESKER_VERSION: 4, TRANSACTION_VERSION: 2}
+    assert new_levels({}) == highest
+    assert new_levels({TRANSACTION_VERSION: 0}) == highest | {TRANSACTION_VERSION: 0}
+    assert new_levels({ESKER_VERSION: 3}) == {METADATA_VERSION: 27, ESKER_VERSION: 3}
 
 
 # --- refusing -----------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from records.batch import (
 from records.batch_columns import BatchColumns, read_columns
 from records.compression import Buffer, codec_of, decompress, decompress_into
 from records.errors import RecordError
-from records.final_batches import finish_run, read_final_run
+from records.final_runs import finish_run, read_final_run
 from records.record_block import (
     MalformedRecordError,
     RecordFields,

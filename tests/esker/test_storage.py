@@ -44,9 +44,9 @@ def test_format_writes_the_node_id_into_the_log_directory(tmp_path):
 def test_the_bootstrap_file_has_the_metadata_version_before_the_internal_topics():
     records = bootstrap_records(CLUSTER_ID, [3, 1, 2], bench_log=True)
     assert records[0] == FeatureLevelRecord(name="metadata.version", feature_level=27)
-    assert {(one.name, one.feature_level) for one in records[1:3]} == {
-        ("esker.version", 4),
-        ("transaction.version", 2),
+    assert set(records[1:3]) == {
+        FeatureLevelRecord(name="esker.version", feature_level=4),
+        FeatureLevelRecord(name="transaction.version", feature_level=2),
     }
     topics = [r for r in records if isinstance(r, TopicRecord)]
     assert [t.name for t in topics] == [

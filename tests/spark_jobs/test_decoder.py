@@ -27,7 +27,7 @@ from records.batch_writer import build_batch, seal
 from records.cleaning import Round, clean_block, empty_batch
 from records.compression import Compression
 from records.errors import RecordError
-from records.final_batches import finish_run, read_final_run
+from records.final_runs import finish_run, read_final_run
 from records.marker_batches import marker_batch
 from records.record_block import read_block
 from spark_jobs.topics.decoder import (

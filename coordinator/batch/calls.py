@@ -166,7 +166,7 @@ CALLS: Final[tuple[Call[Any], ...]] = (
     ),
     # Find where the batches from an offset on lie. What is found may be old, and costs no call over
     # the network. A no is certain: it is said behind the read barrier, or not at all.
-    Call(rpc.FindBatchesRequest, Lookup(find_in_turns, denies)),
+    Call(rpc.FindBatchesRequest, Lookup(find_in_turns, denies), for_clients=True),
     # List offsets by timestamp or ListOffsets' sentinels, behind the read barrier.
     Call(
         rpc.ListDisklessOffsetsRequest,

@@ -226,6 +226,7 @@ CHECKS: Final[Mapping[int, tuple[Check, ...]]] = MappingProxyType(
         75: (_topic(Operation.DESCRIBE, "topics.name", IN_ANSWER),),  # DescribeTopicPartitions
         1076: _ALTER,  # CreateChunks
         1077: _ALTER,  # AlterChunkAssignments
+        1097: (_topic(Operation.READ, "topics.topic_id"),),  # FindBatches
         1105: _DESCRIBE,  # DescribeDisklessTopics
         1106: _DESCRIBE,  # DescribeDisklessObject
         1108: _ALTER,  # ApplyRetention

@@ -26,13 +26,14 @@ from coordinator.controller.guarding import (
 )
 from coordinator.controller.image import MetadataImage
 from records.kafka_errors import ErrorCode
-from records.rpc import fetch, list_offsets, partitions, transactions
+from records.rpc import batch_coordinator, fetch, list_offsets, partitions, transactions
 from records.rpc.produce import ProduceRequest
 
 TOPIC: Final = ResourceType.TOPIC
 DENIED: Final = int(AUTHORIZATION_FAILED[TOPIC])
 
 _FETCHED: Final = fetch.FetchResponse.FetchableTopicResponse
+_FOUND: Final = batch_coordinator.FindBatchesResponse.Topic
 _LISTED: Final = list_offsets.ListOffsetsResponse.ListOffsetsTopicResponse
 _DELETED: Final = partitions.DeleteRecordsResponse.DeleteRecordsTopicResult
 _ENDED: Final = partitions.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
@@ -56,6 +57,7 @@ def name_of(image: MetadataImage, topic: Any) -> str | None:
 FETCH_READS: Final = needs(1, TOPIC)
 FETCH_REPLICATES: Final = needs(1, ResourceType.CLUSTER)
 FETCH_BY_ID: Final = 13
+FINDS: Final = needs(1097, TOPIC)
 
 
 def fetch_guard(request: fetch.FetchRequest, asked: Asked) -> Guarded | None:
@@ -141,6 +143,34 @@ def _denied_producers(topic: Any) -> Any:
     )
 
 
+def find_batches_guard(
+    request: batch_coordinator.FindBatchesRequest, asked: Asked
+) -> Guarded | None:
+    """Deny the topics whose records a client may not read: it would find where they lie."""
+
+    def is_read(topic: Any) -> bool:
+        name = name_of(asked.image, topic)
+        return name is None or is_allowed(FINDS, asked.access, name)
+
+    return without_denied(request, "topics", "responses", is_read, _denied_finding)
+
+
+def _denied_finding(topic: Any) -> Any:
+    return _FOUND(
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            _FOUND.Partition(
+                partition_index=one.partition_index,
+                error_code=DENIED,
+                log_start_offset=-1,
+                high_watermark=-1,
+                batches=(),
+            )
+            for one in topic.partitions
+        ),
+    )
+
+
 def _by_name(api_key: int, deny: Callable[[Any], Any], name: str = "name") -> Guard:
     """Return the guard of a request whose topics are named, each with one operation."""
     check = needs(api_key, TOPIC)
@@ -187,5 +217,6 @@ GUARDS: Final[Mapping[int, Guard]] = {
     21: _by_name(21, _denied_deletion),
     23: _by_name(23, _denied_end, "topic"),
     61: _by_name(61, _denied_producers),
+    1097: find_batches_guard,
 }
 """The guards of these requests, by api key."""

@@ -310,7 +310,7 @@ def test_a_broker_forwards_no_client_request_that_could_damage_the_cluster() -> 
     """IsSafeToDeleteFile fences an object, AllocateProducerIds spends ids: brokers' own calls."""
 
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
-        of_coordinators = [1105, 1106, 1108, 1109, 1112, 1113, 1115, 1116, 1117, 1118, 1119]
+        of_coordinators = [1097, 1105, 1106, 1108, 1109, 1112, 1113, 1115, 1116, 1117, 1118, 1119]
         assert sorted(handlers) == [55, 57, 64, *of_coordinators]
         assert world.image.brokers
 

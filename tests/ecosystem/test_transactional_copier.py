@@ -22,15 +22,21 @@ from tests.interop.kafka_run import Kafka
 
 __all__ = ["kafka", "kafka_release", "written_by_kafka"]
 
-pytestmark = [pytest.mark.java, pytest.mark.soak, pytest.mark.timeout(660)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(660)]
 
 COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
-MESSAGES: Final = 2_000
-KILLS: Final = 2
+A_LIFE: Final = 300
+"""Messages for each life of the copier."""
 SETTINGS: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 
-@pytest.fixture(scope="module", params=["Apache Kafka", "Esker, TV1", "Esker, TV2"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("Apache Kafka", "Esker, TV1")),
+        "Esker, TV2",
+    ],
+)
 def world(
     request: pytest.FixtureRequest, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
@@ -46,17 +52,20 @@ def world(
         cluster.check_alive()
 
 
-def copied_values(world: World, topic: str) -> list[bytes | None]:
-    """Return what a reader of committed records has got of a topic when nothing more comes."""
+def copied_values(world: World, topic: str, count: int) -> list[bytes | None]:
+    """Return what a reader of committed records has got of a topic when nothing more comes.
+
+    Args:  count: of the messages that are waited for.
+    """
     with world.other.follow(topic, 0, 0, committed_only=True) as reader:
-        found = [one.value for one in reader.read(MESSAGES, timeout_s=120)]
+        found = [one.value for one in reader.read(count, timeout_s=120)]
         return found + [one.value for one in reader.poll(1.0)]
 
 
-def check_copier(kafka: Kafka, world: World, home: Path) -> None:
+def check_copier(kafka: Kafka, world: World, home: Path, kills: int) -> None:
     """Copy a topic; kill the copier now and then; compare output and input."""
     source, target, group = world.topic(), world.topic(), world.name("group")
-    values = [b"%d" % number for number in range(MESSAGES)]
+    values = [b"%d" % number for number in range(A_LIFE * (kills + 1))]
     world.other.send(source, [Message(value) for value in values], How(idempotent=True))
     arguments = (
         "--broker-list", world.bootstrap, "--input-topic", source, "--input-partition", "0",
@@ -65,18 +74,19 @@ def check_copier(kafka: Kafka, world: World, home: Path) -> None:
         "--transaction-timeout", "5000", "--enable-random-aborts", "--group-mode",
         "--use-group-metadata",
     )  # fmt: skip
-    for kill in range(KILLS):
+    for kill in range(kills):
         with JavaProgram(kafka, home, f"copier-{kill}", COPIER, *arguments):
-            wanted = MESSAGES * (kill + 1) // (KILLS + 2)
+            wanted = A_LIFE * (kill + 1) - A_LIFE // 2
 
             with world.other.follow(target, 0, 0, committed_only=True) as reader:
                 reader.read(wanted, timeout_s=120)
     with JavaProgram(kafka, home, "copier-last", COPIER, *arguments):
-        found = copied_values(world, target)
+        found = copied_values(world, target, len(values))
     assert found == values
 
 
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.soak)])
 def test_kafkas_copier_copies_a_topic_exactly_once_though_it_is_killed(
-    kafka: Kafka, world: World, tmp_path: Path
+    kafka: Kafka, world: World, tmp_path: Path, kills: int
 ) -> None:
-    check_copier(kafka, world, tmp_path / "copier")
+    check_copier(kafka, world, tmp_path / "copier", kills)

@@ -52,6 +52,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     ISOLATION: "read_uncommitted (default) or read_committed",
     "minPartitions": "tasks at the least; default: by size",
     "maxRecordsPerPartition": "offsets in one task at the most; default: by size",
+    "maxOffsetsPerTrigger": "streams: offsets in one micro-batch; default: all that are there",
     "columns": "columns to read, comma separated; default: all",
 }
 
@@ -109,6 +110,7 @@ class Options:
     committed: bool
     min_partitions: int | None
     max_records: int | None
+    max_offsets: int | None  # of one micro-batch of a stream
     ignored: tuple[str, ...]  # options about consumers
 
     def open_store(self) -> ObjectStore:
@@ -163,6 +165,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         committed=_choice(given, ISOLATION, (READ_UNCOMMITTED, READ_COMMITTED)) == READ_COMMITTED,
         min_partitions=_number(given, "minPartitions"),
         max_records=_number(given, "maxRecordsPerPartition"),
+        max_offsets=_number(given, "maxOffsetsPerTrigger"),
         ignored=tuple(ignored),
     )
 

@@ -62,6 +62,13 @@ def open_coordinates(options: Options) -> Coordinates:
     return LogCoordinates(open_logs(options.inputs), prefix=options.prefix)
 
 
+def warn_of_ignored(options: Options) -> None:
+    """Log the options about consumers, which have nothing to act on."""
+    if options.ignored:
+        names = ", ".join(options.ignored)
+        log.warning("options without effect, because no consumer reads: %s", names)
+
+
 def find_partitions(coordinates: Coordinates, options: Options) -> list[TopicPartition]:
     """Return the partitions that are subscribed to or assigned.
 

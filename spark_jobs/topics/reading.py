@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 from diskless.stores.interface import ObjectNotFoundError
 from spark_jobs.readers.object_store import MAX_READ_BYTES, ObjectStore
@@ -28,6 +29,7 @@ from spark_jobs.topics.decoder import RunDecoder, StoredRun, schema_of
 from spark_jobs.topics.options import Options
 from spark_jobs.topics.planning import (
     PIECE_BYTES,
+    RecordsPartition,
     check_ranges,
     find_pieces,
     open_coordinates,
@@ -39,6 +41,19 @@ GAP_BYTES: Final = 64 * 1024
 
 TRIES: Final = 3
 """Times that coordinates are asked for again: each time another object may be gone."""
+
+
+def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task as Arrow batches.
+
+    Where there is nothing to read, Spark invents an empty partition, and a task for it.
+
+    Raises:  as `read_pieces`.
+    """
+    if type(partition) is InputPartition and partition.value is None:
+        return
+    assert isinstance(partition, RecordsPartition), f"not ours: {partition}"
+    yield from read_pieces(options, partition.pieces)
 
 
 def read_pieces(options: Options, pieces: Sequence[Found]) -> Iterator[pa.RecordBatch]:

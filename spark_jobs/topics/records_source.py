@@ -17,26 +17,30 @@ Source: PySpark's Python Data Source API; docs/tables.md.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from spark_jobs.source.options import OptionError
 from spark_jobs.topics.decoder import schema_of
 from spark_jobs.topics.options import Options, parse_options
 from spark_jobs.topics.planning import (
-    RecordsPartition,
     open_coordinates,
     plan,
     resolve_ranges,
+    warn_of_ignored,
 )
-from spark_jobs.topics.reading import read_pieces
-
-log = logging.getLogger("spark_jobs")
+from spark_jobs.topics.reading import read_partition
+from spark_jobs.topics.records_stream import RecordsStreamReader
 
 NAME: Final = "esker_records"
 
@@ -55,7 +59,20 @@ class EskerRecords(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 (Spark's keyword)
         """Return a reader of the records that partitions have when the query begins."""
-        return RecordsReader(parse_options(self.options))
+        options = parse_options(self.options)
+        if options.max_offsets is not None:
+            raise OptionError("maxOffsetsPerTrigger: a batch has no triggers")
+        return RecordsReader(options)
+
+    def streamReader(  # noqa: N802 (Spark's name)
+        self,
+        schema: StructType,  # noqa: ARG002 (Spark's keyword)
+    ) -> DataSourceStreamReader:
+        """Return a reader of the records from an offset on, also of those that are appended later.
+
+        Raises:  OptionError.
+        """
+        return RecordsStreamReader(parse_options(self.options))
 
 
 class RecordsReader(DataSourceReader):
@@ -70,24 +87,10 @@ class RecordsReader(DataSourceReader):
         Raises:  OptionError; CoordinatesError, of which LostOffsetsError is a kind; LogsError.
         """
         options = self._options
-        if options.ignored:
-            log.warning(
-                "options without effect, for no consumer reads: %s", ", ".join(options.ignored)
-            )
+        warn_of_ignored(options)
         with open_coordinates(options) as coordinates:
             return plan(coordinates, options, resolve_ranges(coordinates, options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task as Arrow batches. Raises as `read_pieces`."""
         return read_partition(self._options, partition)
-
-
-def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task as Arrow batches.
-
-    Where there is nothing to read, Spark invents an empty partition, and a task for it.
-    """
-    if type(partition) is InputPartition and partition.value is None:
-        return
-    assert isinstance(partition, RecordsPartition), f"not ours: {partition}"
-    yield from read_pieces(options, partition.pieces)

@@ -5,7 +5,9 @@ Source: docs/tables.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -84,3 +86,37 @@ def test_a_session_without_settings_of_ours_reads_only_the_chosen_columns(
         assert frame.where("offset < 10").count() == len(expected)
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", pushes)
+
+
+def test_a_stream_that_ends_and_goes_on_has_each_row_once(
+    spark: SparkSession, world: TopicsWorld, tmp_path: Path
+) -> None:
+    world.create("flowing")
+    target, checkpoint = str(tmp_path / "rows"), tmp_path / "checkpoint"
+
+    def run() -> list[Row]:
+        frame = (
+            spark.readStream.format("esker_records")
+            .options(**world.options, subscribe="flowing", startingOffsets="earliest")
+            .option("maxOffsetsPerTrigger", "60")
+            .load()
+        )
+        query = (
+            frame.writeStream.format("parquet")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start(target)
+        )
+        query.awaitTermination()
+        return collected(spark.read.parquet(target))
+
+    world.fill("flowing", seed=21, count=20)
+    assert run() == world.consume("flowing")
+    world.fill("flowing", seed=22, count=10)
+    rows = run()
+    assert rows == world.consume("flowing")
+    journaled = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    assert len(journaled) == 3  # 60 and 40 offsets, then 50
+    last = json.loads(journaled[-1].read_text().splitlines()[-1])
+    ends = {str(row[1]): row[2] + 1 for row in rows}
+    assert last == {"flowing": ends}, "as Spark's Kafka source journals its offsets"

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from spark_jobs.source.options import OptionError
-from spark_jobs.topics.coordinates import CoordinatesError, LostOffsetsError
+from spark_jobs.topics.coordinates import CoordinatesError, LostOffsetsError, TopicPartition
 from spark_jobs.topics.planning import RecordsPartition
 from spark_jobs.topics.records_source import EskerRecords, RecordsReader
+from spark_jobs.topics.records_stream import RecordsStreamReader, limit_ends
 from tests.clients.cluster import EskerCluster
 from tests.spark_jobs.topics_world import (
     SETTINGS,
@@ -285,3 +286,102 @@ def test_unknown_topics_and_brokers_are_errors_with_a_reason(world: TopicsWorld)
     with pytest.raises(CoordinatesError, match="has no random-0: is it a broker"):
         world.read(**{"kafka.bootstrap.servers": controllers}, subscribe="random")
     assert world.read(subscribePattern="nothing.*") == []
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def stream_of(world: TopicsWorld, **options: str) -> RecordsStreamReader:
+    """Return a reader of a stream."""
+    source = EskerRecords({**world.options, **options})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, RecordsStreamReader)
+    return reader
+
+
+def read_between(reader: RecordsStreamReader, start: Any, end: Any) -> list[Any]:
+    """Return the rows of a micro-batch."""
+    tasks: list[Any] = list(reader.partitions(start, end))
+    rows = [row for task in tasks for batch in reader.read(task) for row in rows_of(batch)]
+    return sorted(rows, key=lambda row: row[:3])
+
+
+def test_a_stream_begins_at_the_latest_offsets_unless_told_otherwise(world: TopicsWorld) -> None:
+    every = world.consume("random")
+    ends = {str(row[1]): row[2] + 1 for row in every}
+    assert stream_of(world, subscribe="random").initialOffset() == {"random": ends}
+    earliest = stream_of(world, subscribe="random", startingOffsets="earliest").initialOffset()
+    assert earliest == {"random": {"0": 40, "1": 0}}
+    given = {"subscribe": "random", "startingOffsets": offsets("random", 50, -1)}
+    assert stream_of(world, **given).initialOffset() == {"random": {**ends, "0": 50}}
+    with pytest.raises(OptionError, match="endingOffsets: a stream has no end"):
+        stream_of(world, subscribe="random", endingOffsets="latest")
+    with pytest.raises(OptionError, match="maxOffsetsPerTrigger: a batch has no triggers"):
+        world.read(subscribe="random", maxOffsetsPerTrigger="1")
+
+
+def test_micro_batches_have_each_row_once_and_no_more_offsets_than_allowed(
+    world: TopicsWorld,
+) -> None:
+    options = {"subscribe": "random", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "500"}
+    reader = stream_of(world, **options)
+    reader.prepareForTriggerAvailableNow()
+    limit = reader.getDefaultReadLimit()
+    offset, rows = reader.initialOffset(), []
+    for _ in range(3):
+        end = reader.latestOffset(offset, limit)
+        batch = read_between(reader, offset, end)
+        assert len(batch) <= 500
+        assert read_between(stream_of(world, **options), offset, end) == batch, "planned again"
+        rows += batch
+        offset = end
+    assert sorted(rows, key=lambda row: row[:3]) == world.consume("random")
+    assert reader.latestOffset(offset, limit) == offset == reader.reportLatestOffset()
+
+
+def test_a_run_that_ends_reads_only_what_was_there_when_it_began(world: TopicsWorld) -> None:
+    world.create("busy")
+    world.fill("busy", seed=31, count=10)
+    options = {"subscribePattern": "busy.*", "startingOffsets": "earliest"}
+    reader = stream_of(world, **options)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    before = world.consume("busy")
+    world.fill("busy", seed=32, count=10)
+    world.create("busy-later", 1)
+    world.fill("busy-later", seed=33, count=5, partitions=1)
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert read_between(reader, start, end) == before
+    later = stream_of(world, **options)
+    last = later.latestOffset(end, later.getDefaultReadLimit())
+    every = sorted(world.consume("busy") + world.consume("busy-later"), key=lambda row: row[:3])
+    assert sorted(before + read_between(later, end, last), key=lambda row: row[:3]) == every
+
+
+def test_a_stream_says_what_it_lost(world: TopicsWorld, caplog: pytest.LogCaptureFixture) -> None:
+    every = world.consume("random")
+    ends = {str(row[1]): row[2] + 1 for row in every}
+    cases = (
+        ({"random": {"0": 0, "1": 0}}, {"random": ends}, "offsets 0 to 39 were deleted"),
+        ({"random": {"0": 99_999, "1": 0}}, {"random": ends}, "deleted and created again"),
+        ({"random": ends, "gone": {"0": 5}}, {"random": ends}, "gone-0 is gone"),
+        ({"random": ends, "gone": {"0": 5}}, {"random": ends, "gone": {"0": 9}}, "gone-0 is gone"),
+    )
+    for start, end, reason in cases:
+        with pytest.raises(CoordinatesError, match=reason):
+            stream_of(world, subscribe="random").partitions(start, end)
+        caplog.clear()
+        lenient = stream_of(world, subscribe="random", failOnDataLoss="false")
+        rows = read_between(lenient, start, end)
+        assert rows == [
+            row for row in every if start["random"][str(row[1])] <= row[2] < ends[str(row[1])]
+        ]
+        assert reason in caplog.text
+
+
+def test_a_limit_gives_each_partition_a_share_and_one_offset_at_least() -> None:
+    a, b, c = (TopicPartition("t", index) for index in range(3))
+    ends = limit_ends({a: 0, b: 5}, {a: 10_000, b: 6, c: 0}, 100)
+    assert ends == {a: 99, b: 6, c: 0}
+    assert limit_ends({a: 0}, {a: 100}, 100) == {a: 100}
+    assert limit_ends({a: 50}, {a: 20}, 1) == {a: 20}, "a partition created again"

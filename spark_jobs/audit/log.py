@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from records.batch import Batch, ControlType, iter_records
@@ -102,6 +102,7 @@ class SpanSummary:
     newest_ms: int = -1  # time of the newest commit or marker, ms since 1970
     findings: Findings = field(default_factory=Findings)
     unreadable: str | None = None  # why reading ended early
+    readable_end: int = 0  # exclusive; behind the last batch that was read whole
     is_gone: bool = False  # a file is missing: perhaps deleted while the audit ran
 
 
@@ -166,20 +167,30 @@ def check_ranges(log: str, ranges: Sequence[BatchRange], findings: Findings) -> 
 
 
 def check_spans(log: str, parts: Sequence[SpanSummary], findings: Findings) -> None:
-    """Check that a log's spans are readable and adjacent, with at most one leader per epoch."""
+    """Check that a log's spans are readable and adjacent, with at most one leader per epoch.
+
+    Nothing is said of how the spans before and behind an unreadable one fit together.
+    """
     findings.add("log-readable", log, log_readable(parts))
-    ranges = [part.batch_range for part in parts if part.batch_range is not None]
-    read = [part for part in parts if not part.is_checkpoint and part.unreadable is None]
-    if ranges and read and len(read) == len(parts) - parts[0].is_checkpoint:
-        first, last = ranges[0], ranges[-1]  # from where to where it was planned
-        begin, end = read[0].start_offset, read[-1].end_offset
-        ranges = [
-            BatchRange(begin, begin, first.first_epoch, first.first_epoch, False),
-            *ranges,
-            BatchRange(end, end, last.last_epoch, last.last_epoch, False),
-        ]
-    check_ranges(log, ranges, findings)
+    for is_readable, group in groupby(parts, lambda part: part.unreadable is None):
+        if is_readable:
+            check_ranges(log, _bounded_ranges([*group]), findings)
     findings.add("one-leader", log, one_leader(one for part in parts for one in part.leaders))
+
+
+def _bounded_ranges(parts: Sequence[SpanSummary]) -> list[BatchRange]:
+    """Return the batch ranges of adjacent spans, between empty ranges at their planned bounds."""
+    ranges = [part.batch_range for part in parts if part.batch_range is not None]
+    planned = [part for part in parts if not part.is_checkpoint]
+    if not ranges or not planned:
+        return ranges
+    begin, end = planned[0].start_offset, planned[-1].end_offset
+    first, last = ranges[0].first_epoch, ranges[-1].last_epoch
+    return [
+        BatchRange(begin, begin, first, first, False),
+        *ranges,
+        BatchRange(end, end, last, last, False),
+    ]
 
 
 # --- the first pass -----------------------------------------------------------------------------
@@ -188,11 +199,14 @@ def check_spans(log: str, parts: Sequence[SpanSummary], findings: Findings) -> N
 def summarise_span(log: str, span: Span, *, keeps_events: bool = True) -> SpanSummary:
     """Read a span of the log once, check its batches, and return a summary of its contents.
 
-    An unreadable record ends the reading: `unreadable` says why, and `log-readable` reports it.
+    An unreadable record ends the reading: `unreadable` says why, `log-readable` reports it, and
+    the rest of the summary is of no use but for `readable_end`.
 
     Args:    keeps_events: also keep all records that are not commits, and the columns of commits.
     """
-    found = SpanSummary(span.start_offset, span.end_offset, span.is_checkpoint)
+    found = SpanSummary(
+        span.start_offset, span.end_offset, span.is_checkpoint, readable_end=span.start_offset
+    )
     ranges: list[BatchRange] = []
     columns, markers = CommitColumns(), MarkerColumns()
     try:
@@ -255,11 +269,11 @@ def _values(
                 leader is not None and leader.offset == first,
             )
         )  # fmt: skip
-        if header.is_control:
-            continue
-        for record in iter_records(batch):
-            if start <= record.offset < end and record.value is not None:
-                yield (
-                    LogPosition(False, record.offset, header.leader_epoch, record.timestamp),
-                    record.value,
-                )
+        if not header.is_control:
+            for record in iter_records(batch):
+                if start <= record.offset < end and record.value is not None:
+                    yield (
+                        LogPosition(False, record.offset, header.leader_epoch, record.timestamp),
+                        record.value,
+                    )
+        found.readable_end = min(header.end_offset, end)

@@ -193,6 +193,7 @@ class LogAudit:
         )
         if any(part.is_gone for part in parts) and self._plan_spans() != self._spans:
             raise LogsError(f"{self._name}: its head was cut off while it was read; audit again")
+        parts = self._cut_at_damage(parts, keeps_events=keeps_events)
         check_spans(self._name, parts, self._findings)
         for part in parts:
             self._findings.merge(part.findings)
@@ -202,6 +203,29 @@ class LogAudit:
             for kind, offset in part.unknown.items():
                 self._about.unknown.setdefault(kind, offset)
         return parts
+
+    def _cut_at_damage(self, parts: list[SpanSummary], *, keeps_events: bool) -> list[SpanSummary]:
+        """Split spans that are unreadable in the middle; return the summaries of all spans."""
+        sound = [
+            span.within(span.start_offset, part.readable_end - 1)
+            if part.unreadable is not None and part.readable_end > span.start_offset
+            else None
+            for span, part in zip(self._spans, parts, strict=True)
+        ]
+        pieces = [piece for piece in sound if piece is not None]
+        again = iter(self._run(partial(summarise_part, self._name, keeps_events), pieces))
+        spans, found = [], []
+        for span, part, piece in zip(self._spans, parts, sound, strict=True):
+            if piece is not None:
+                spans += [piece, span]
+                rest = SpanSummary(part.readable_end, part.end_offset, False)
+                rest.unreadable, rest.is_gone = part.unreadable, part.is_gone
+                found += [next(again), rest]
+            else:
+                spans.append(span)
+                found.append(part)
+        self._spans = spans
+        return found
 
     def _checkpoints_to_compare(self) -> list[_Checkpoint]:
         """Return the checkpoints that can be compared with records which the log still has."""

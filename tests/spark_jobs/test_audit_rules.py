@@ -71,10 +71,9 @@ def test_each_fault_in_a_coordinator_log_breaks_only_its_own_audit_rule(
     """The result does not depend on how the log is cut into spans."""
     write_entries(tmp_path, plant(list(the_history())), per_segment)
     report = audit_directory(tmp_path)
-    expected = {name}
     if name == "log-offsets-gapless" and per_segment == 1:
-        expected |= {"log-readable"}  # a file ends where the next one does not begin
-    assert set(broken_rules(report)) == expected, describe_findings(report)
+        name = "log-readable"  # a file ends where the next one does not begin
+    assert set(broken_rules(report)) == {name}, describe_findings(report)
     first = report.findings.first(name)
     assert first.log == COORDINATOR
     assert first.offset is not None
@@ -128,15 +127,35 @@ def test_the_audit_compares_replaced_runs_with_a_checkpoint(
 
 
 def test_the_audit_checks_a_damaged_log_up_to_the_damage(tmp_path: Path) -> None:
-    """Spans before the damage are checked, the rest is not, and the report says so."""
-    write_entries(tmp_path, the_history())
-    path = tmp_path / segment_name(0)
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    """Batches before the damage are checked, the rest is not, and the report says so."""
+    faulty = PLANTS["bytes-disjoint"][0]
+    write_entries(tmp_path, faulty(list(the_history())))
+    (rule,) = broken_rules(audit_directory(tmp_path))
+    flip_in_batch(tmp_path / segment_name(0), -1)
     report = audit_directory(tmp_path)
-    assert set(broken_rules(report)) == {"log-readable"}, describe_findings(report)
-    assert "can be judged" in report.unchecked[COORDINATOR]
+    assert broken_rules(report) == {"log-readable": 1, rule: 1}, describe_findings(report)
+    damaged_at = report.logs[0].end_offset - 1
+    assert report.findings.first("log-readable").offset == damaged_at
+    assert report.unchecked[COORDINATOR] == f"nothing from offset {damaged_at} on can be judged"
+
+
+def test_the_audit_reports_damage_once_and_goes_on_behind_it_with_the_batches(
+    tmp_path: Path,
+) -> None:
+    write_entries(tmp_path, the_history(), 7)
+    flip_in_batch(tmp_path / segment_name(7), 3)
+    report = audit_directory(tmp_path)
+    assert broken_rules(report) == {"log-readable": 1}, describe_findings(report)
+    assert report.findings.first("log-readable").offset == 10
+
+
+def flip_in_batch(path: Path, index: int) -> None:
+    """Flip a bit in the last byte of a segment's batch."""
+    data = bytearray(path.read_bytes())
+    batches = list(iter_batches(bytes(data)))
+    batch = batches[index]
+    data[batch.position + batch.header.size_bytes - 1] ^= 1
+    path.write_bytes(data)
 
 
 # --- checkpoints --------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ class Cluster:
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
     open_transaction: list[tuple[int, MetadataRecord]] | None = None
+    names: dict[str, str] = field(default_factory=dict)  # of topics by id, also of those gone
 
     def copy(self) -> Cluster:
         """Return a copy of the cluster's state that later records do not change."""
@@ -288,6 +289,7 @@ def check_cluster(
                 _read(name, checkpoint, claimed, Findings())
                 faults = cluster_checkpoint_replay(span.end_offset, claimed, cluster)
                 findings.add("cluster-checkpoint-replay", name, faults)
+    findings.topic_names = cluster.names
     return findings
 
 
@@ -365,7 +367,8 @@ def _apply_broker_change(cluster: Cluster, record: Any) -> None:
 
 
 def _apply_topic(cluster: Cluster, record: TopicRecord) -> None:
-    cluster.topics[encode_uuid(record.topic_id)] = record.name
+    topic_id = encode_uuid(record.topic_id)
+    cluster.topics[topic_id] = cluster.names[topic_id] = record.name
 
 
 def _apply_topic_removal(cluster: Cluster, record: RemoveTopicRecord) -> None:

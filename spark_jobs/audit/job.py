@@ -88,6 +88,7 @@ def audit(
             one.compare_replicas()
     report.findings.add("one-coordinator", CLUSTER_METADATA, one_coordinator(ends))
     _note_unchecked(report, audit_request)
+    report.findings.name_topics()
     return report
 
 

@@ -94,6 +94,7 @@ class Findings:
 
     counts: dict[str, int] = field(default_factory=dict)
     kept: dict[str, list[Violation]] = field(default_factory=dict)
+    topic_names: dict[str, str] = field(default_factory=dict)  # by id, also of deleted topics
 
     def add(self, name: str, log: str, faults: Iterable[Fault]) -> None:
         """Count all violations of a rule, and store the first few of them with their text."""
@@ -117,6 +118,14 @@ class Findings:
             self.counts[name] = self.counts.get(name, 0) + count
             both = sorted([*self.kept.get(name, ()), *other.kept[name]], key=Violation.order)
             self.kept[name] = both[:KEPT]
+        self.topic_names |= other.topic_names
+
+    def name_topics(self) -> None:
+        """Write topics by their names in the texts of all kept violations, and say their ids."""
+        for name, violations in self.kept.items():
+            self.kept[name] = [
+                one._replace(what=with_names(one.what, self.topic_names)) for one in violations
+            ]
 
     def first(self, name: str) -> Violation:
         """Return the first recorded violation of the rule with this name."""
@@ -126,6 +135,19 @@ class Findings:
     def loses_data(self) -> bool:
         """Return whether any broken rule means that data is lost."""
         return any(RULES[name].loss for name in self.counts)
+
+
+def with_names(text: str, names: Mapping[str, str]) -> str:
+    """Replace topic ids by names, and append which id each name stands for.
+
+    >>> with_names("JSXTS02ES1WC2VfWqBp5jA-0: log start 7", {"JSXTS02ES1WC2VfWqBp5jA": "orders"})
+    'orders-0: log start 7 (orders: topic id JSXTS02ES1WC2VfWqBp5jA)'
+    """
+    found = [topic_id for topic_id in names if topic_id in text]
+    for topic_id in found:
+        text = text.replace(topic_id, names[topic_id])
+    ids = ", ".join(f"{names[topic_id]}: topic id {topic_id}" for topic_id in found)
+    return f"{text} ({ids})" if ids else text
 
 
 def by_name(counts: Mapping[str, int]) -> list[tuple[Rule, int]]:

@@ -11,14 +11,19 @@ from typer.testing import CliRunner
 
 from esker.commands.spark import app
 from records.frame import encode_record
+from records.metadata import TopicRecord
+from records.schema import MetadataRecord
+from records.uuids import encode_uuid
 from spark_jobs.readers.logs import CLUSTER_METADATA
+from tests.coordinator.batch.actors import TOPIC
 from tests.coordinator.batch.subjects import KEYS
-from tests.spark_jobs.audit_plants import edit_commit
+from tests.spark_jobs.audit_plants import PLANTS, edit_commit
 from tests.spark_jobs.audit_world import (
     CLUSTER_ID,
     COORDINATOR,
     Entry,
     Unknown,
+    a_history,
     checkpoint_at,
     write_checkpoint,
     write_entries,
@@ -34,8 +39,9 @@ def run(*arguments: object) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def a_node(directory: Path, coordinator: list[Entry]) -> Path:
-    cluster = [Entry(1), *(Entry(record) for record in the_history())]
+def a_node(directory: Path, coordinator: list[Entry], *more: MetadataRecord) -> Path:
+    """Write a node's logs: of the cluster, with more records at its end, and of a coordinator."""
+    cluster = [Entry(1), *(Entry(record) for record in (*the_history(), *more))]
     ends = {
         CLUSTER_METADATA: write_entries(directory / CLUSTER_METADATA, cluster),
         COORDINATOR: write_entries(directory / COORDINATOR, coordinator),
@@ -80,6 +86,15 @@ def test_an_audit_violation_exits_with_1_and_is_written_to_the_file(
     assert f"replicas-agree: {COORDINATOR}, offset 13, batch: {node} has epoch 1" in output
     (line,) = [json.loads(line) for line in out.read_text().splitlines()]
     assert (line["rule"], line["offset"]) == ("replicas-agree", 13)
+
+
+def test_the_audit_names_topics_and_says_their_ids(tmp_path: Path) -> None:
+    topic = TopicRecord(name="orders", topic_id=TOPIC)
+    faulty = PLANTS["log-start-rises"][0](list(a_history()))
+    code, output, _ = run("--log-dir", a_node(tmp_path / "node", faulty, topic))
+    assert code == 1
+    assert ": orders-0: log start" in output
+    assert f"(orders: topic id {encode_uuid(TOPIC)})" in output
 
 
 def test_an_audit_that_finds_lost_objects_exits_with_6(node: Path, tmp_path: Path) -> None:

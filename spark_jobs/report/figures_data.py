@@ -310,10 +310,11 @@ def latency(report: Report, summary: Summary) -> Figure:
     return figure(
         "latency",
         title,
-        "From the newest record of a batch, by its producer's clock, to its commit. "
-        f"{count(n['commit_latency_negative'] or 0)} of {count(n['commit_latency_batches'] or 0)} "
-        "batches were committed before their own time; they are counted, not drawn. Percentiles "
-        "are exact to 1.6 %.",
+        "From the newest record of a batch, by its producer's clock, to its commit. Of "
+        f"{count(n['commit_latency_batches'] or 0)} batches "
+        f"{count(n['commit_latency_negative'] or 0)} were committed before their own time, and "
+        f"{count(n['commit_latency_backdated'] or 0)} were ten minutes old or more; they are "
+        "counted, not drawn. Percentiles are exact to 1.6 %.",
         draw,
         tables=("commit_latency",),
         why_empty="No batch with a producer's time was committed in the log's time.",

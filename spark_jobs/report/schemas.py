@@ -124,6 +124,7 @@ TABLES: Final[Mapping[str, TableSpec]] = {
         "time_ms number? time at which the bucket begins; null: the whole window",
         "batches number number of batches with a producer's time",
         "negative number number of batches committed before their time (producer clock ahead)",
+        "backdated number number of batches ten minutes older than their commit, or more",
         "p50_ms real? median latency of the other batches, in ms",
         "p90_ms real? 90th percentile of the latency, in ms",
         "p99_ms real? 99th percentile of the latency, in ms",

@@ -35,6 +35,9 @@ _NEGATIVE_WORTH_TELLING: Final = 0.001
 _ABORTED_WORTH_TELLING: Final = 0.10
 _OPEN_WORTH_TELLING_MS: Final = 15 * 60_000
 """The default of transaction.max.timeout.ms: no transaction should be older."""
+_LONG_ENOUGH_S: Final = 86_400
+"""A day and its night."""
+
 _FEW: Final = 5
 
 
@@ -114,6 +117,7 @@ def _numbers(report: Report, tables: Mapping[str, dict[str, Any]]) -> dict[str, 
         "commit_latency_p99_ms": latency[0].get("p99_ms"),
         "commit_latency_batches": latency[0].get("batches", 0),
         "commit_latency_negative": latency[0].get("negative", 0),
+        "commit_latency_backdated": latency[0].get("backdated", 0),
         "gini_partitions": gini(written),
         "transactional_bytes": sum(tables["transactions"]["bytes"]),
         "aborted_bytes": sum(tables["transactions"]["aborted_bytes"]),
@@ -150,9 +154,17 @@ def _lead(report: Report, n: Mapping[str, Any]) -> str:
     stored = size(n["stored_bytes"])
     rots = f"{share(dead, n['stored_bytes'])} of the {stored} in the store can no longer be read"
     return (
-        f"Your data costs {prices.text(n['cost_month'])} a month, {requests} of it for uploads; "
+        f"Your data costs {prices.text(n['cost_month'])} a month, {requests} of it for uploads"
+        f"{estimate_basis(n['window_s'])}; "
         f"{rots if dead else f'all of the {stored} in the store can be read'}."
     )
+
+
+def estimate_basis(window_s: float) -> str:
+    """Say from how short a time the uploads of a month were estimated; nothing from a day on."""
+    if window_s >= _LONG_ENOUGH_S:
+        return ""
+    return f" if they go on as in these {duration(1000 * window_s)}"
 
 
 # --- findings -----------------------------------------------------------------------------------

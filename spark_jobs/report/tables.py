@@ -34,6 +34,9 @@ from spark_jobs.tables.topics import TopicSettings
 Rows = list[dict[str, Any]]
 
 MONTH_MS: Final = 730 * 3_600_000
+BACKDATED_MS: Final = 600_000
+"""A batch this much older than its commit was not late: its producer set an old timestamp. Clients
+give a record up after delivery.timeout.ms, by default 2 minutes."""
 """A twelfth of a year."""
 
 INTERVALS: Final = (0.2, 0.4, 1, 2, 4, 8, 20)
@@ -268,16 +271,18 @@ def _fan_in(facts: Facts) -> Rows:
     ]
 
 
-def _commit_latency(facts: Facts) -> Rows:
+def commit_latency(facts: Facts) -> Rows:
+    """Return percentiles of commit latency: a row of the whole window, then one of each bucket."""
     time, level, counts = _columns(facts.counts, "latency", "time_ms", "level", "batches")
 
     def row(time_ms: int | None, here: Any) -> dict[str, Any]:
-        good = here & (level >= 0)
+        good = here & (level >= 0) & (level < BACKDATED_MS)
         found = percentiles(level[good], counts[good], (50, 90, 99, 99.9))
         names = ("p50_ms", "p90_ms", "p99_ms", "p999_ms")
         numbers = {
             "batches": int(counts[here].sum()),
             "negative": int(counts[here & (level < 0)].sum()),
+            "backdated": int(counts[here & (level >= BACKDATED_MS)].sum()),
         }
         return {"time_ms": time_ms, **numbers, **dict(zip(names, found, strict=True))}
 
@@ -485,7 +490,7 @@ _BUILD: Final[Mapping[str, Callable[[Facts], Rows]]] = {
     "broker_objects": _broker_objects,
     "sizes": _sizes,
     "fan_in": _fan_in,
-    "commit_latency": _commit_latency,
+    "commit_latency": commit_latency,
     "outcomes": _outcomes,
     "object_ages": _object_ages,
     "costs": _costs,

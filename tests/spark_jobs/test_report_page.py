@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -25,8 +26,8 @@ from spark_jobs.report.job import Question, Report, make_report
 from spark_jobs.report.page import SECTIONS, page
 from spark_jobs.report.plots import TOKENS, bars, svg
 from spark_jobs.report.schemas import TABLES, documentation, schema
-from spark_jobs.report.summary import summarise
-from spark_jobs.report.tables import Facts, puts_at
+from spark_jobs.report.summary import estimate_basis, summarise
+from spark_jobs.report.tables import Facts, commit_latency, puts_at
 from spark_jobs.report.window import Window
 from spark_jobs.report.words import count
 from spark_jobs.report.writing import write_report
@@ -184,6 +185,29 @@ def test_the_first_screen_of_a_report_shows_costs_and_dead_bytes(report: Report)
     assert n["commit_latency_negative"]
     assert n["elections"] == 2
     assert n["fencings"] == 3
+
+
+def test_batches_with_old_timestamps_are_counted_apart_from_the_latency_of_commits() -> None:
+    levels, days_5 = [100] * 98, 5 * 86_400_000
+    counts = pa.table(
+        {
+            "measure": ["latency"] * 100,
+            "time_ms": [0] * 100,
+            "level": [*levels, days_5, days_5],
+            "batches": [1] * 100,
+        }
+    )
+    whole, _ = commit_latency(SimpleNamespace(counts=counts))  # type: ignore[arg-type]
+    assert (whole["batches"], whole["backdated"], whole["p99_ms"]) == (100, 2, 101)  # of a band
+
+
+@pytest.mark.parametrize(
+    ("window_s", "words"), [(1800, " if they go on as in these 30 min"), (86_400, "")]
+)
+def test_the_first_sentence_says_from_how_short_a_time_uploads_were_estimated(
+    window_s: int, words: str
+) -> None:
+    assert estimate_basis(window_s) == words
 
 
 def test_reported_costs_are_bytes_and_requests_times_prices(harbour: World) -> None:

@@ -321,6 +321,7 @@ class Broker:
                 name=name,
                 limits=self._settings.limits,
                 on_close=self.services.connection_closed,
+                hold_ms=self.services.throttling.connections.hold_ms,
                 security=configured.security,
             )
             await listener.start(configured.bind_host, configured.bind_port)

@@ -290,8 +290,11 @@ class BrokerCollector:
         yield _counters("throttle_ms", text, "quota", throttling.throttle_ms)
         text = "Connections that are not read because their clients are throttled"
         yield _gauge("muted_connections", text, len(throttling.muting))
+        text = "Connections of addresses above their quota, which were closed"
+        yield _counter("throttled_connections", text, throttling.connections.held)
         text = "Rates that are measured for quotas"
-        yield _gauge("quota_rates", text, len(throttling.clients))
+        rates = len(throttling.clients) + len(throttling.connections)
+        yield _gauge("quota_rates", text, rates)
 
 
 _OF_TASKS: Final = {

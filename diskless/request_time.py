@@ -1,6 +1,6 @@
 """Measures the time that a request takes of the process: on the event loop, and in threads.
 
-    with measured() as watch:
+    with measured(watch):
         answer = handle(...)         # tasks that it makes by `timed` count, too, whenever they run
     watch.read_ns()
 
@@ -56,13 +56,12 @@ _CURRENT: ContextVar[Stopwatch | None] = ContextVar("request_time", default=None
 
 
 @contextmanager
-def measured() -> Iterator[Stopwatch]:
+def measured(watch: Stopwatch) -> Iterator[None]:
     """Measure what is done in the block, and the tasks that it makes by `timed`."""
-    watch = Stopwatch()
     token = _CURRENT.set(watch)
     watch.start()
     try:
-        yield watch
+        yield
     finally:
         watch.stop()
         _CURRENT.reset(token)

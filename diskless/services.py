@@ -37,7 +37,7 @@ from diskless.apis import (
 from diskless.apis.cluster import ClusterApis
 from diskless.apis.configs import OwnSetting
 from diskless.apis.groups import GroupApis
-from diskless.apis.handler import guarded
+from diskless.apis.handler import on_broker
 from diskless.apis.producers import ProducerApis, ProducerIds
 from diskless.apis.records import RecordApis
 from diskless.apis.transaction_calls import TransactionCalls
@@ -256,8 +256,8 @@ class Services:
     def handlers(self, listener_name: str) -> Mapping[int, Served]:
         """Return the handlers of a listener's requests, except ApiVersions, by api key."""
         table = {**self._shared, **self.clusters.handlers(listener_name)}
-        gate = self._gate
-        return table if gate is None else {key: guarded(one, gate) for key, one in table.items()}
+        names_clients = self.throttling.names_clients
+        return {key: on_broker(served, self._gate, names_clients) for key, served in table.items()}
 
     def connection_closed(self, connection: ServerConnection) -> None:
         """Cancel the waiting requests of a closed connection."""

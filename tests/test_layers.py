@@ -44,6 +44,7 @@ BROKER_ROOTS: Final = (
     "diskless.histograms",
     "diskless.loop_turns",
     "diskless.placement",
+    "diskless.request_time",
     "diskless.transactions",
 )
 """Modules that every folder of the broker may import; they import none of those folders."""

@@ -90,6 +90,8 @@ class Client(NamedTuple):
 
     principal: Principal
     host: str
+    client_id: str = ""
+    version: int | None = None  # of the request as the client sent it; None: as it is forwarded
 
     def __str__(self) -> str:
         return f"{self.principal}@{self.host}"

@@ -52,7 +52,7 @@ class Forwarded(NamedTuple):
 
 def wrap(request: Request, version: int, client: Client) -> EnvelopeRequest:
     """Put a client's request into an envelope."""
-    header = request_header(request_kind(type(request), version), CORRELATION_ID, "")
+    header = request_header(request_kind(type(request), version), CORRELATION_ID, client.client_id)
     principal = DefaultPrincipalData(
         type=client.principal.kind, name=client.principal.name, token_authenticated=False
     )
@@ -61,6 +61,7 @@ def wrap(request: Request, version: int, client: Client) -> EnvelopeRequest:
         request_principal=PRINCIPAL_VERSION.to_bytes(2, "big")
         + encode_message(principal, PRINCIPAL_VERSION),
         client_host_address=_packed(client.host),
+        client_request_version=-1 if client.version is None else client.version,
     )
 
 
@@ -93,7 +94,13 @@ def unwrap(envelope: EnvelopeRequest, first_flexible: Mapping[int, int | None]) 
         header = parse_request_header(memoryview(data), first_flexible)
     except NetError as error:
         raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
-    client = Client(principal, java_host(host))
+    version = envelope.client_request_version
+    client = Client(
+        principal,
+        java_host(host),
+        header.client_id or "",
+        header.api_version if version < 0 else version,
+    )
     return Forwarded(client, header, memoryview(data)[header.body_at :])
 
 

@@ -22,13 +22,24 @@ USER, CLIENT_ID, IP = "user", "client-id", "ip"
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+REQUEST_PERCENTAGE: Final = "request_percentage"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 
 LONG, INT, DOUBLE = "LONG", "INT", "DOUBLE"
 _MOST: Final = {LONG: 2.0**63, INT: 2.0**31 - 1, DOUBLE: math.inf}
 _FRACTION: Final = 1e-6  # of a whole number: what is below is taken for an error of rounding
 
-USER_KEYS: Final = {PRODUCER_BYTE_RATE: LONG, CONSUMER_BYTE_RATE: LONG}
+USER_KEYS: Final = {
+    PRODUCER_BYTE_RATE: LONG,
+    CONSUMER_BYTE_RATE: LONG,
+    REQUEST_PERCENTAGE: DOUBLE,
+    CONTROLLER_MUTATION_RATE: DOUBLE,
+}
 """Keys of users and client ids, with the type of their values."""
+
+IP_KEYS: Final = {CONNECTION_CREATION_RATE: INT}
+"""Keys of addresses, with the type of their values."""
 
 Entity = tuple[tuple[str, str | None], ...]
 """Pairs of type and name, by rising type; None is the default."""

@@ -19,6 +19,7 @@ Source: docs/design/controller.md; KIP-631; KIP-1114; KIP-1164.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -40,7 +41,7 @@ from coordinator.controller.decide.configs import (
     describe_configs,
     replace_configs,
 )
-from coordinator.controller.decide.context import Context, Decision
+from coordinator.controller.decide.context import Charge, Context, Decision
 from coordinator.controller.decide.features import update_features
 from coordinator.controller.decide.mapping import Move, Verdicts, check_moves
 from coordinator.controller.decide.partitions import create_partitions
@@ -125,16 +126,25 @@ class Requests:
         self._leader_name = leader_name
         self.served: Counter[int] = Counter() if served is None else served
 
-    def ask(self, request: Request, send: Send, connection: Connection | None = None) -> None:
+    def ask(
+        self,
+        request: Request,
+        send: Send,
+        connection: Connection | None = None,
+        charge: Charge | None = None,
+    ) -> None:
         """Process a request; call `send` exactly once, either before returning or afterwards.
 
         Args:  connection: of the request; the end of a broker's session may follow from its end.
+               charge: of the client's quota of mutations; None: it has none.
         """
         key = request.schema().key
         assert key is not None
         self.served[key] += 1
         if isinstance(request, brokers.BrokerHeartbeatRequest):
             self._heartbeat(request, send, connection)
+        elif charge is not None:
+            _CHARGED[type(request)](self, request, _with_throttle_time(send, charge), charge)
         else:
             _HANDLERS[type(request)](self, request, send)
 
@@ -146,17 +156,25 @@ class Requests:
         then: Callable[[Any], None] | None = None,
         *,
         is_beat: bool = False,
+        charge: Charge | None = None,
     ) -> None:
         """Decide a request; pass the committed response to `then`, or to `send` if `then` is None.
 
         Args:  is_beat: urgent, and certain unless it is a refusal.
         """
         on_certain = send if then is None else then
-        wrote = False
+        wrote, taken = False, 0
 
         def decide_and_note(context: Context) -> Decision:
-            nonlocal wrote
-            decision = decide(context)
+            nonlocal wrote, taken
+            if charge is not None:
+                charge.give_back(taken)  # of a former decision, whose proposal was refused
+                before = charge.taken
+                context = dataclasses.replace(context, charge=charge)
+                decision = decide(context)
+                taken = charge.taken - before
+            else:
+                decision = decide(context)
             wrote = bool(decision.records)
             return decision
 
@@ -189,7 +207,9 @@ class Requests:
 
     # --- topics -------------------------------------------------------------------------------
 
-    def _create_topics(self, request: rpc.CreateTopicsRequest, send: Send) -> None:
+    def _create_topics(
+        self, request: rpc.CreateTopicsRequest, send: Send, charge: Charge | None = None
+    ) -> None:
         """Create topics; decide a large request in several parts, with heartbeats in between."""
         slices = split_creation(request)
         answers: dict[int, Any] = {}
@@ -205,9 +225,11 @@ class Requests:
             return on_answer
 
         for index, slice_request in enumerate(slices):
-            self._create_slice(slice_request, gather(index))
+            self._create_slice(slice_request, gather(index), charge)
 
-    def _create_slice(self, request: rpc.CreateTopicsRequest, send: Send) -> None:
+    def _create_slice(
+        self, request: rpc.CreateTopicsRequest, send: Send, charge: Charge | None
+    ) -> None:
         created: NewPartitions = {}
 
         def decide(context: Context) -> Decision:
@@ -222,9 +244,11 @@ class Requests:
 
             self._hand_over(created, request.timeout_ms, finish)
 
-        self._decide(request, send, decide, then)
+        self._decide(request, send, decide, then, charge=charge)
 
-    def _create_partitions(self, request: rpc.CreatePartitionsRequest, send: Send) -> None:
+    def _create_partitions(
+        self, request: rpc.CreatePartitionsRequest, send: Send, charge: Charge | None = None
+    ) -> None:
         created: NewPartitions = {}
 
         def decide(context: Context) -> Decision:
@@ -239,7 +263,7 @@ class Requests:
 
             self._hand_over(created, request.timeout_ms, finish)
 
-        self._decide(request, send, decide, then)
+        self._decide(request, send, decide, then, charge=charge)
 
     def _hand_over(
         self,
@@ -285,7 +309,9 @@ class Requests:
         elif not finished:
             timer.append(self._call_later(min(MAX_WAIT_S, max(0, timeout_ms) / 1_000), late))
 
-    def _delete_topics(self, request: rpc.DeleteTopicsRequest, send: Send) -> None:
+    def _delete_topics(
+        self, request: rpc.DeleteTopicsRequest, send: Send, charge: Charge | None = None
+    ) -> None:
         gone: dict[UUID, set[int]] = {}
 
         def decide(context: Context) -> Decision:
@@ -301,7 +327,7 @@ class Requests:
                 self._handover.delete(topic_id, coordinators)
             send(response)
 
-        self._decide(request, send, decide, then)
+        self._decide(request, send, decide, then, charge=charge)
 
     # --- brokers ------------------------------------------------------------------------------
 
@@ -394,6 +420,18 @@ class Requests:
             return Decision((), check_moves(request, context.image))
 
         self._decide(request, send, decide, checked)
+
+
+def _with_throttle_time(send: Send, charge: Charge) -> Send:
+    """Return a function that sends a response with the throttle time of its charge."""
+
+    def send_charged(response: Response) -> None:
+        throttle_ms = charge.throttle_ms()
+        if throttle_ms:
+            response = msgspec.structs.replace(cast(Any, response), throttle_time_ms=throttle_ms)
+        send(response)
+
+    return send_charged
 
 
 def split_creation(request: rpc.CreateTopicsRequest) -> list[rpc.CreateTopicsRequest]:
@@ -537,6 +575,13 @@ _HANDLERS: Final[dict[type[Request], Callable[[Requests, Any, Send], None]]] = {
     AlterChunkAssignmentsRequest: _decide_only(alter_chunks),
     AssignPartitionToBatchCoordinatorRequest: Requests._assign,
 }
+
+_CHARGED: Final[dict[type[Request], Callable[[Requests, Any, Send, Charge], None]]] = {
+    rpc.CreateTopicsRequest: Requests._create_topics,
+    rpc.DeleteTopicsRequest: Requests._delete_topics,
+    rpc.CreatePartitionsRequest: Requests._create_partitions,
+}
+"""Requests that count for a client's quota of mutations."""
 
 SERVED: Final = tuple(_HANDLERS)
 """Every request that the active controller answers."""

@@ -20,11 +20,13 @@ from uuid import UUID
 from coordinator.controller import descriptions
 from coordinator.controller.access import AccessTable, Client, host_of
 from coordinator.controller.client import error_codes
+from coordinator.controller.decide.context import Charge
 from coordinator.controller.envelope import unwrap
 from coordinator.controller.errors import RefusedError
 from coordinator.controller.guarding import Asked
 from coordinator.controller.guards import DESCRIBE_CONFIGS, GUARDS
 from coordinator.controller.image import MetadataImage
+from coordinator.controller.mutation_quotas import MutationQuotas
 from coordinator.controller.refusals import refuse
 from coordinator.controller.requests import SERVED, Send
 from raft.interfaces import ReplicatedLog
@@ -68,13 +70,14 @@ class ControllerService:
 
     def __init__(
         self,
-        ask: Callable[[Request, Send, ServerConnection], None],
+        ask: Callable[[Request, Send, ServerConnection, Charge | None], None],
         *,
         image: Callable[[], MetadataImage],
         find_log: Callable[[str, int], ReplicatedLog | None],
         endpoint: Callable[[int], Endpoint | None],
         node_id: int,
         access: AccessTable | None = None,
+        mutations: MutationQuotas | None = None,
     ) -> None:
         """Create a controller's request handlers from the functions that the handlers call.
 
@@ -82,6 +85,7 @@ class ControllerService:
                find_log: returns a group's log on this node, by topic and partition.
                endpoint: returns the address of a node of the quorum.
                access: what clients may do; None: everything.
+               mutations: quotas of created and deleted partitions; None: there are none.
         """
         self._ask = ask
         self._image = image
@@ -89,6 +93,7 @@ class ControllerService:
         self._endpoint = endpoint
         self._node_id = node_id
         self._access = access
+        self._mutations = mutations
 
     @property
     def handlers(self) -> Mapping[int, Served]:
@@ -115,7 +120,12 @@ class ControllerService:
             def send(response: Response) -> None:
                 reply.send(payload(header, response))
 
-            client = Client(connection.principal, host_of(connection.peer))
+            client = Client(
+                connection.principal,
+                host_of(connection.peer),
+                header.client_id or "",
+                header.api_version,
+            )
             self._handle(message, header.api_version, client, send, connection)
             return reply
 
@@ -131,22 +141,24 @@ class ControllerService:
     ) -> None:
         """Pass on the part of a request that the client may ask for, and send the response."""
         key = request.schema().key
+        charge = None if self._mutations is None else self._mutations.charge_of(key or 0, client)
         if self._access is None:
             if key in OF_ACLS:
                 send(refuse(request, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured."))
             else:
-                self._ask(request, send, connection)
+                self._ask(request, send, connection, charge)
             return
         guard = GUARDS.get(key or 0)
-        asked = Asked(self._access.of(*client), version, self._image())
+        access = self._access.of(client.principal, client.host)
+        asked = Asked(access, version, self._image())
         guarded = None if guard is None else guard(request, asked)
         if guarded is None:
-            self._ask(request, send, connection)
+            self._ask(request, send, connection, charge)
         elif guarded.request is None:
             send(guarded.finish(None))
         else:
             finish = guarded.finish
-            self._ask(guarded.request, lambda response: send(finish(response)), connection)
+            self._ask(guarded.request, lambda response: send(finish(response)), connection, charge)
 
     def _open_envelope(
         self, connection: ServerConnection, header: RequestHeader, body: Frame

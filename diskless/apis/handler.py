@@ -19,8 +19,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from coordinator.controller.access import Access, Client
+from coordinator.controller.access import Access, Client, host_of
 from diskless.access.gate import Gate
+from diskless.request_time import in_thread, timed
 from raft.net import Answer, Frame, Reply, RequestHeader, ServerConnection
 from raft.net.handlers import Served, payload
 from records.codec import decode_message
@@ -43,11 +44,7 @@ class RequestContext(NamedTuple):
     peer: str  # `host:port`
     is_connected: Callable[[], bool] = lambda: True
     access: Access | None = None  # what the client may do; None: everything
-
-    @property
-    def client(self) -> Client | None:
-        """Return the client to name to the controller, or None without access control."""
-        return None if self.access is None else self.access.client
+    client: Client | None = None  # to name to the controller; None: no need
 
     @property
     def host(self) -> str:
@@ -85,19 +82,37 @@ class MessageHandler(Generic[Q]):
         *,
         in_line: bool,
         gate: Gate | None = None,
+        names_clients: Callable[[], bool] = lambda: False,
     ) -> None:
         """Create a handler; `make_handler` has the arguments.
 
         Args:  gate: reduces each request to what its client may ask for; None: everything.
+               names_clients: whether the controller has to know the client, for its quotas.
         """
         self._kind = kind
         self._answer = answer
         self._in_line = in_line
         self._gate = gate
+        self._names_clients = names_clients
 
-    def guarded_by(self, gate: Gate) -> MessageHandler[Q]:
-        """Return a handler of the same requests that asks `gate` what the client may do."""
-        return MessageHandler(self._kind, self._answer, in_line=self._in_line, gate=gate)
+    def on_broker(self, gate: Gate | None, names_clients: Callable[[], bool]) -> MessageHandler[Q]:
+        """Return a handler of the same requests that knows their clients."""
+        return MessageHandler(
+            self._kind,
+            self._answer,
+            in_line=self._in_line,
+            gate=gate,
+            names_clients=names_clients,
+        )
+
+    def _client(
+        self, connection: ServerConnection, header: RequestHeader, access: Access | None
+    ) -> Client | None:
+        """Return the client to name to the controller, or None if it need not be known."""
+        if access is None and not self._names_clients():
+            return None
+        host = host_of(connection.peer) if access is None else access.client.host
+        return Client(connection.principal, host, header.client_id or "", header.api_version)
 
     def __call__(self, connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
         """Answer a request at once, or later through a `Reply`."""
@@ -118,27 +133,30 @@ class MessageHandler(Generic[Q]):
             connection.peer,
             lambda: not connection.closed,
             access,
+            self._client(connection, header, access),
         )
         found: Any = self._answer(request, context)
         if isinstance(found, Response):  # these are short; long ones are awaitables
             return payload(header, found if finish is None else finish(found))
         reply = Reply(connection)
         connection.pause_reading()
-        task = asyncio.get_running_loop().create_task(
-            _send_when_ready(found, header, reply, finish, in_line=self._in_line), name="question"
-        )
+        work = _send_when_ready(found, header, reply, finish, in_line=self._in_line)
+        task = asyncio.get_running_loop().create_task(timed(work), name="question")
         _under_way.add(task)
         task.add_done_callback(_under_way.discard)
         return reply
 
 
-def guarded(served: Served, gate: Gate) -> Served:
-    """Return a served api that asks `gate` what the client may do, if `make_handler` made it.
+def on_broker(served: Served, gate: Gate | None, names_clients: Callable[[], bool]) -> Served:
+    """Return a served api that knows its clients, if `make_handler` made it.
 
     The handlers of Produce, Fetch and group requests decode for themselves, and have the gate.
+
+    Args:  gate: says what a client may do; None: everything.
+           names_clients: whether the controller has to know for whom requests are forwarded.
     """
     if isinstance(served.serve, MessageHandler):
-        return served._replace(serve=served.serve.guarded_by(gate))
+        return served._replace(serve=served.serve.on_broker(gate, names_clients))
     return served
 
 
@@ -168,5 +186,5 @@ async def encode(
 ) -> tuple[Buffer, ...]:
     """Encode a response, in a thread if its topics have very many partitions."""
     if sum(len(getattr(topic, "partitions", ())) for topic in topics) > LONG_PARTITIONS:
-        return await asyncio.to_thread(payload, header, response)
+        return await in_thread(payload, header, response)
     return payload(header, response)

@@ -25,6 +25,7 @@ from diskless.apis.handler import encode
 from diskless.fetch.service import FetchService
 from diskless.produce.old_versions import LAST_VERSION
 from diskless.produce.service import ProduceService
+from diskless.request_time import timed
 from raft.net import Frame, Reply, RequestHeader, ServerConnection
 from raft.net.handlers import Served
 from records.codec import decode_message
@@ -102,7 +103,7 @@ class RecordApis:
         line = self._tasks.setdefault(connection, [])
         before = line[-1] if line else None
         task = asyncio.get_running_loop().create_task(
-            self._answer(request, header, reply, before), name="fetch"
+            timed(self._answer(request, header, reply, before)), name="fetch"
         )
         line.append(task)
         if len(line) == MAX_IN_LINE:

@@ -41,6 +41,7 @@ from diskless.fetch.runs_reader import DamagedRunError, Run, read_runs, run_of
 from diskless.fetch.staleness import Staleness
 from diskless.loop_turns import Pace
 from diskless.placement import Redirects
+from diskless.request_time import timed
 from diskless.stores import ObjectNotFoundError, StorageError
 from records.final_batches import LEADER_EPOCH
 from records.kafka_errors import ErrorCode
@@ -382,7 +383,7 @@ class FetchService:
         read = dict(
             zip(
                 with_runs,
-                await asyncio.gather(*(self._read(asked[i], answers[i]) for i in with_runs)),
+                await asyncio.gather(*(timed(self._read(asked[i], answers[i])) for i in with_runs)),
                 strict=True,
             )
         )

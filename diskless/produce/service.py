@@ -46,6 +46,7 @@ from diskless.produce.validation import (
     transactional_producer,
     validate,
 )
+from diskless.request_time import in_thread, timed
 from diskless.transactions.proofs import Producer, Proof, TransactionProofs
 from raft.net import (
     Answer,
@@ -192,16 +193,15 @@ class ProduceService:
         )
         needs_thread = not awaits_topics and not self._validate_inline(request, produced)
         if awaits_topics or needs_thread or self._unproven(produced):
-            preparing = loop.create_task(
-                self._prepare(
-                    request,
-                    produced,
-                    size_bytes,
-                    reply,
-                    awaits_topics=awaits_topics,
-                    needs_thread=needs_thread,
-                )
+            work = self._prepare(
+                request,
+                produced,
+                size_bytes,
+                reply,
+                awaits_topics=awaits_topics,
+                needs_thread=needs_thread,
             )
+            preparing = loop.create_task(timed(work))
             self._preparing.add(preparing)
             preparing.add_done_callback(self._preparing.discard)
             connection.pause_reading()
@@ -374,7 +374,7 @@ class ProduceService:
                 is_known = is_known and partition.outcome is None
                 if partition.validated is None and topic is not None and is_known:
                     rules = self._rules_for(image, topic)
-                    partition.validated = await asyncio.to_thread(
+                    partition.validated = await in_thread(
                         validate,
                         sent.records,
                         produced.version,

@@ -15,7 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from coordinator.controller.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, QuotaTable
+from coordinator.controller.quotas import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    QuotaTable,
+)
 from diskless.quotas.rates import Rate, Windows
 from records.metadata import ClientQuotaRecord
 
@@ -45,6 +51,8 @@ class LimitedClient(NamedTuple):
 
     produce: Bucket | None
     fetch: Bucket | None
+    request: Bucket | None  # of percent of one processor
+    mutates: bool = False  # the controller limits its mutations
 
 
 class ClientQuotas:
@@ -79,6 +87,8 @@ class ClientQuotas:
         client = LimitedClient(
             self._bucket(PRODUCER_BYTE_RATE, user, client_id, now_ms),
             self._bucket(CONSUMER_BYTE_RATE, user, client_id, now_ms),
+            self._bucket(REQUEST_PERCENTAGE, user, client_id, now_ms),
+            self._table.find(CONTROLLER_MUTATION_RATE, user, client_id) is not None,
         )
         found = client if any(client) else None
         if len(self._clients) >= self._max_clients:

@@ -32,6 +32,7 @@ from coordinator.controller.handover import HandOver
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.leader import Controller, ControllerConfig
 from coordinator.controller.machine import ControllerMachine
+from coordinator.controller.mutation_quotas import MutationQuotas, MutationWindow
 from coordinator.controller.requests import Requests
 from coordinator.controller.service import ControllerService, Endpoint
 from esker.server.controller_metrics import ControllerCollector
@@ -61,6 +62,7 @@ class ControllerSettings:
     bench_log: bool = False
     topic_defaults: Mapping[str, str] = field(default_factory=dict)  # of the properties file
     access: AccessSettings | None = None  # of the authorizer; None: everything is allowed
+    mutation_window: MutationWindow = field(default_factory=MutationWindow)
 
 
 class ClusterMachine:
@@ -232,6 +234,11 @@ class ControllerNodeService:
             endpoint=self._endpoint,
             node_id=host.node_id,
             access=self.access,
+            mutations=MutationQuotas(
+                settings.mutation_window,
+                image=lambda: self.machine.image,
+                monotonic_ms=_monotonic_ms,
+            ),
         )
         self.handlers: Mapping[int, Served] = self._service.handlers
 

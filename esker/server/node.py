@@ -11,6 +11,7 @@ import coordinator.batch.leader  # here, not when a group opens: it takes a tent
 import coordinator.batch.sqlite.machine  # noqa: F401
 from coordinator.controller.decide import Limits as DecisionLimits
 from coordinator.controller.leader import ControllerConfig as Deciding
+from coordinator.controller.mutation_quotas import MutationWindow
 from coordinator.features import Features
 from coordinator.groups.settings import LogSettings
 from coordinator.transactions.settings import TransactionSettings
@@ -270,4 +271,8 @@ def controller_settings(
         bench_log=config.bench_log,
         topic_defaults=config.topic_defaults,
         access=access_settings(config),
+        mutation_window=MutationWindow(
+            config.values["controller.quota.window.num"],
+            config.values["controller.quota.window.size.seconds"],
+        ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from coordinator.controller.mutation_quotas import MutationWindow
 from diskless.quotas.rates import Windows
 from esker.settings.base import Setting
 from esker.settings.values import MILLISECONDS, boolean, integer
@@ -56,5 +57,17 @@ SETTINGS: Final = (
         integer(1, 86_400),
         Windows().size_ms // 1_000,
         "Seconds of one sample of a client's rate.",
+    ),
+    Setting(
+        "controller.quota.window.num",
+        integer(1, 1_000),
+        MutationWindow().samples,
+        "Samples of controller mutations: a client may save up so many, as its quota is for one.",
+    ),
+    Setting(
+        "controller.quota.window.size.seconds",
+        integer(1, 86_400),
+        MutationWindow().size_s,
+        "Seconds of one sample of controller mutations.",
     ),
 )

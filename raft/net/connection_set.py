@@ -33,6 +33,8 @@ class Member(Protocol):
 
     def flush_turn(self) -> None: ...
 
+    def pause_reading(self) -> None: ...
+
     def resume(self) -> None: ...
 
 
@@ -43,8 +45,16 @@ class ConnectionSet(Generic[C]):
     """Shared state of one listener's connections. Made on a running loop or before it."""
 
     def __init__(
-        self, name: str, limits: Limits, on_close: Callable[[C], None] | None = None
+        self,
+        name: str,
+        limits: Limits,
+        on_close: Callable[[C], None] | None = None,
+        hold_ms: Callable[[str], int] | None = None,
     ) -> None:
+        """Create the empty set of a listener's connections.
+
+        Args:  hold_ms: see `Listener`; None where connections are held before they are added.
+        """
         self.name = name
         self.limits = limits
         self.arena = Arena()
@@ -56,6 +66,7 @@ class ConnectionSet(Generic[C]):
         self.draining = False  # closing: answers are sent, requests are no longer read
         self.all_closed = asyncio.Event()
         self._on_close = on_close
+        self._hold_ms = hold_ms
         self._to_flush: list[C] = []
         self._memory_waiters: dict[C, None] = {}  # in order of arrival
         self._wake_due = False
@@ -73,6 +84,11 @@ class ConnectionSet(Generic[C]):
             connection.abort(Reason.TOO_MANY_CONNECTIONS)
         elif self.draining:
             connection.abort(Reason.SHUTDOWN)
+        elif self._hold_ms is not None and (hold_ms := self._hold_ms(connection.peer)):
+            connection.pause_reading()
+            asyncio.get_running_loop().call_later(
+                hold_ms / 1_000, connection.abort, Reason.THROTTLED
+            )
 
     def report_end(self, connection: C, reason: Reason, detail: str) -> None:
         """Count and log the end of a connection, and call `on_close`.

@@ -17,6 +17,7 @@ class Reason(StrEnum):
     LOCAL = "local"  # closed by this side, without a fault
     SHUTDOWN = "shutdown"
     IDLE = "idle"
+    THROTTLED = "throttled"
     TRUNCATED = "truncated_frame"  # the peer closed in the middle of a frame
     NEGATIVE_LENGTH = "negative_length"
     OVERSIZED = "oversized_frame"
@@ -43,7 +44,7 @@ class Reason(StrEnum):
 
 
 QUIET: frozenset[Reason] = frozenset(
-    {Reason.PEER_CLOSED, Reason.RESET, Reason.LOCAL, Reason.SHUTDOWN, Reason.IDLE}
+    {Reason.PEER_CLOSED, Reason.RESET, Reason.LOCAL, Reason.SHUTDOWN, Reason.IDLE, Reason.THROTTLED}
 )
 """Ordinary reasons: counted, not logged."""
 

@@ -44,7 +44,13 @@ class Listener:
         limits: Limits | None = None,
         on_close: Callable[[ServerConnection], None] | None = None,
         security: ListenerSecurity | None = None,
+        hold_ms: Callable[[str], int] | None = None,
     ) -> None:
+        """Create a listener, which accepts connections after `start`.
+
+        Args:  hold_ms: is asked about each accepted connection, by its peer's address and port; a
+                   connection is not read for that time, and then closed; 0: it is served.
+        """
         self.name = name
         self.limits = limits or Limits()
         self.port = 0
@@ -63,7 +69,10 @@ class Listener:
             self.limits, self._on_failed_handshake, lambda: len(self._shared.connections)
         )
         self._tls_arena = Arena()
-        self._shared: ConnectionSet[ServerConnection] = ConnectionSet(name, self.limits, on_close)
+        self._hold_ms = hold_ms
+        self._shared: ConnectionSet[ServerConnection] = ConnectionSet(
+            name, self.limits, on_close, hold_ms if self.security.tls is None else None
+        )
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
 
@@ -114,7 +123,12 @@ class Listener:
         if tls is None:
             return connection
         return ServerTls(
-            connection, tls.current, self.handshakes, self._tls_arena, self._on_handshake
+            connection,
+            tls.current,
+            self.handshakes,
+            self._tls_arena,
+            self._on_handshake,
+            self._hold_ms,
         )
 
     def _on_handshake(self, side: ServerTls) -> None:

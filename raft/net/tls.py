@@ -80,14 +80,22 @@ class Handshakes:
 
     def add(self, connection: ServerTls) -> None:
         """Admit an accepted connection's handshake now or later, or abort it if too many wait."""
+        if self.hold(connection):
+            self._waiting.append(connection)
+            self._admit()
+
+    def hold(self, connection: ServerTls) -> bool:
+        """Count a connection as one that has begun, or abort it if there are too many of them.
+
+        Returns False for an aborted one.
+        """
         loop = asyncio.get_running_loop()
         begun, limits = len(self.begun), self._limits
         if begun >= limits.max_handshakes or begun + self._connections() >= limits.max_connections:
             connection.fail(Reason.TOO_MANY_CONNECTIONS, "too many TLS handshakes")
-            return
+            return False
         self.begun[connection] = loop.time()
-        self._waiting.append(connection)
-        self._admit()
+        return True
 
     def remove(self, connection: ServerTls) -> None:
         """Remove a connection whose handshake is done or has failed."""
@@ -137,10 +145,12 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
         handshakes: Handshakes,
         arena: Arena,
         on_established: Callable[[ServerTls], None],
+        hold_ms: Callable[[str], int] | None = None,
     ) -> None:
         """Create the TLS layer of one connection.
 
         Args:  on_established: called before the connection begins; a ValueError refuses the peer.
+               hold_ms: see `raft.net.Listener`.
         """
         super().__init__()
         self.application = application
@@ -148,6 +158,7 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
         self._handshakes = handshakes
         self._arena = arena.view
         self._on_established = on_established
+        self._hold_ms = hold_ms
         self._socket: asyncio.Transport | None = None
         self._received, self._unsent = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None  # None until the handshake is admitted
@@ -162,7 +173,12 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
         """Store the accepted socket's transport, and queue the connection's handshake."""
         self._socket = transport  # type: ignore[assignment]  # uvloop's is none by inheritance
         self.application.peer = peer_name(transport)
-        self._handshakes.add(self)
+        hold_ms = 0 if self._hold_ms is None else self._hold_ms(self.application.peer)
+        if not hold_ms:
+            self._handshakes.add(self)
+        elif self._handshakes.hold(self):
+            loop = asyncio.get_running_loop()
+            loop.call_later(hold_ms / 1_000, self.fail, Reason.THROTTLED, "")
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._arena

@@ -20,6 +20,7 @@ from records.wire import (
     Int64,
     String,
     since,
+    tag,
 )
 
 
@@ -382,6 +383,7 @@ class EnvelopeRequest(Request, key=58, versions="0", flexible="0+"):
     request_data: Bytes  # header and body
     request_principal: Bytes | None
     client_host_address: Bytes
+    client_request_version: Annotated[Int16, tag(1000)] = -1  # ours; -1: as in the request's header
 
 
 class EnvelopeResponse(Response, key=58, versions="0", flexible="0+"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from tests.interop.kafka_run import Kafka, Node, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.waiting import wait_until
 
-SETTINGS: Final = {
+SETTINGS: Final[dict[str, str]] = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
@@ -26,9 +26,14 @@ SETTINGS: Final = {
 
 
 @contextmanager
-def apache_kafka_node(kafka: Kafka, home: Path) -> Iterator[Node]:
-    """Run one node of Apache Kafka that creates topics."""
-    plan = configure_node(kafka, home, node_id=1, settings=SETTINGS)
+def apache_kafka_node(
+    kafka: Kafka, home: Path, settings: Mapping[str, str] | None = None
+) -> Iterator[Node]:
+    """Run one node of Apache Kafka that creates topics.
+
+    Args:  settings: besides those of all nodes of the table.
+    """
+    plan = configure_node(kafka, home, node_id=1, settings={**SETTINGS, **(settings or {})})
     plan.format(CLUSTER_ID, "--standalone")
     with plan.started(["PLAINTEXT"]) as node:
         world = _world(node)

@@ -32,12 +32,14 @@ from coordinator.controller.access import Client
 from coordinator.controller.cluster_view import ImageView
 from coordinator.controller.coordinator_calls import ClientCalls
 from coordinator.controller.decide.context import Decision as ControllerDecision
+from coordinator.controller.envelope import unwrap, wrap
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.controller.leader import Controller, ControllerConfig
 from coordinator.controller.machine import ControllerMachine
+from coordinator.controller.mutation_quotas import MutationQuotas, MutationWindow
 from coordinator.controller.requests import Requests
-from coordinator.controller.service import ControllerService
+from coordinator.controller.service import FORWARDABLE, ControllerService
 from coordinator.errors import CoordinatorError
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
@@ -80,6 +82,7 @@ from records.rpc.brokers import (
     UnregisterBrokerResponse,
 )
 from records.rpc.objects import DescribeDisklessTopicsRequest
+from records.rpc.security import EnvelopeRequest
 from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.coordinator.controller.world import (
     CLUSTER_ID,
@@ -111,6 +114,7 @@ class ClusterWorld:
         key_prefix: str = "",
         log_settings: LogSettings | None = None,
         esker_version: int = 1,
+        mutation_window: MutationWindow | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._first_brokers = tuple(brokers)
@@ -148,6 +152,11 @@ class ClusterWorld:
             )
             for index in range(coordinators)
         ]
+        self._mutations = MutationQuotas(
+            mutation_window or MutationWindow(),
+            image=lambda: self.image,
+            monotonic_ms=self.monotonic_ms,
+        )
         self._make_group_log(log_settings or LogSettings())
         self._make_transaction_log()
 
@@ -381,9 +390,19 @@ class ClusterWorld:
         assert found is not None, f"{name} was created and is not there"
         return found
 
-    async def ask(self, request: Request, response: type[R]) -> R:
-        """Send a request to the controller, encoded in the newest version."""
+    async def ask(self, request: Request, response: type[R], client: Client | None = None) -> R:
+        """Send a request to the controller, encoded in the newest version.
+
+        Args:  client: for whom it is forwarded in an envelope; its quotas count.
+        """
         version = request.schema().versions.last
+        charge = None
+        if client is not None:
+            envelope = decode_message(
+                EnvelopeRequest, encode_message(wrap(request, version, client), 0), 0
+            )
+            client = unwrap(envelope, FORWARDABLE).client
+            charge = self._mutations.charge_of(request.schema().key or 0, client)
         future: asyncio.Future[Response] = self._loop.create_future()
 
         def send(answer: Response) -> None:
@@ -395,7 +414,7 @@ class ClusterWorld:
         if isinstance(received, topics.FindCoordinatorRequest):
             send(self._find_coordinators(received))
         else:
-            self._requests.ask(received, send)
+            self._requests.ask(received, send, None, charge)
         answer = await future
         return decode_message(response, encode_message(answer, version), version)
 
@@ -489,7 +508,7 @@ class WorldCluster(LatestImage):
             await asyncio.sleep(UNREACHABLE_S)
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise CoordinatorError(code, "no controller answers: it is away")
-        return await self.world.ask(request, response)
+        return await self.world.ask(request, response, client)
 
     async def ask_groups(self, request: Request) -> Response | None:
         """See Cluster."""

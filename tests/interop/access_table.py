@@ -557,6 +557,15 @@ def _security_requests() -> Iterator[Ask]:
     altered = security_rpc.AlterUserScramCredentialsRequest
     gone = altered.ScramCredentialDeletion(name="none", mechanism=1)
     yield Ask("AlterUserScramCredentials", altered(deletions=(gone,), upsertions=()), 0)
+    quotas = security_rpc.DescribeClientQuotasRequest(components=(), strict=False)
+    yield Ask("DescribeClientQuotas", quotas, 1)
+    entry = security_rpc.AlterClientQuotasRequest.EntryData
+    some = entry(
+        entity=(entry.EntityData(entity_type="user", entity_name="none"),),
+        ops=(entry.OpData(key="producer_byte_rate", value=1e6, remove=False),),
+    )
+    change = security_rpc.AlterClientQuotasRequest(entries=(some,), validate_only=True)
+    yield Ask("AlterClientQuotas", change, 1)
 
 
 def _cluster_requests(ids: dict[str, UUID]) -> Iterator[Ask]:

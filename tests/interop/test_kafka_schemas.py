@@ -34,6 +34,7 @@ OURS: Final = {
     "BrokerRegistrationRequest.UnreadyReason": "why clients should be sent to other brokers",
     "BrokerHeartbeatRequest.UnreadyReason": "why clients should be sent to other brokers",
     "BrokerHeartbeatResponse.WallClockMs": "the controller's wall clock",
+    "EnvelopeRequest.ClientRequestVersion": "of the request as the client sent it",
     "RegisterBrokerRecord.UnpreferredReason": "why clients are sent to other brokers",
     "BrokerRegistrationChangeRecord.UnpreferredReason": "the same, if it has changed",
     "SnapshotHeaderRecord.Epochs": "first offsets of the newest epochs of the log it covers",

@@ -77,6 +77,7 @@ _SPECIAL = (
     ("epochs", st.just(())),  # ours, in the snapshot header
     ("unready_reason", st.none()),  # ours
     ("wall_clock_ms", st.just(-1)),  # ours
+    ("client_request_version", st.just(-1)),  # ours
     ("error_code", st.sampled_from([code.value for code in ErrorCode])),  # an enumeration there
     ("partition_error_code", st.sampled_from([code.value for code in ErrorCode])),
     ("log_append_time_ms", st.just(-1) | st.integers(0, 2**42)),  # a date there

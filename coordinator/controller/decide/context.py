@@ -42,6 +42,19 @@ class Sessions(Protocol):
     def is_alive(self, broker_id: int, broker_epoch: int, *, fenced: bool) -> bool: ...
 
 
+class Charge(Protocol):
+    """What a request takes of its client's quota; see coordinator.controller.mutation_quotas."""
+
+    @property
+    def taken(self) -> int: ...
+
+    def take(self, mutations: int) -> None: ...
+
+    def give_back(self, mutations: int) -> None: ...
+
+    def throttle_ms(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """The pending image, and the inputs that a decision must not make up itself."""
@@ -56,3 +69,9 @@ class Context:
     features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: SUPPORTED)
     node_id: int = 0  # of the controller that decides
     voters: frozenset[int] = frozenset()  # ids of the controllers that must support a level
+    charge: Charge | None = None  # of the client's quota of mutations; None: it has none
+
+    def take(self, mutations: int) -> None:
+        """Charge the client for created or deleted partitions. Raises RefusedError."""
+        if self.charge is not None:
+            self.charge.take(mutations)

@@ -97,6 +97,7 @@ def _grow(
     if not topic.is_internal:
         check_partition_cap(topic.name, partitions + len(added), limits)
     replicas = _replicas(item, topic, context, added)
+    context.take(len(added))
     records: list[MetadataRecord] = [
         new_partition(topic.topic_id, index, replicas[index - now]) for index in added
     ]

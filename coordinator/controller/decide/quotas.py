@@ -9,6 +9,7 @@ Source: KIP-546; upstream's ClientQuotaControlManager.
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
@@ -19,6 +20,7 @@ from coordinator.controller.image import MetadataImage
 from coordinator.controller.quotas import (
     CLIENT_ID,
     IP,
+    IP_KEYS,
     USER,
     USER_KEYS,
     Entity,
@@ -31,8 +33,6 @@ from records.rpc.security import AlterClientQuotasRequest, AlterClientQuotasResp
 
 MAX_QUOTAS: Final = 10_000
 MAX_NAME_BYTES: Final = 1_024
-NOT_YET: Final = ("request_percentage", "controller_mutation_rate")
-"""Keys of Kafka that brokers would not enforce."""
 
 _Entry = AlterClientQuotasRequest.EntryData
 _Result = AlterClientQuotasResponse.EntryData
@@ -100,9 +100,6 @@ def _change(
                 made.append(ClientQuotaRecord(entity=parts, key=key, value=0.0, remove=True))
             continue
         kind = keys.get(key)
-        if key in NOT_YET:
-            text = f"{key} is not supported by this release."
-            raise RefusedError(ErrorCode.POLICY_VIOLATION, text)
         if kind is None:
             raise _invalid(f"Invalid configuration key {key[:MAX_NAME_BYTES]}")
         refusal = refuse_value(key, kind, value)
@@ -126,11 +123,25 @@ def _keys_of(entity: Entity) -> Mapping[str, str]:
             raise _invalid(f"Empty {kind} not supported")
         if name is not None and len(name.encode()) > MAX_NAME_BYTES:
             raise _invalid(f"The {kind} is longer than {MAX_NAME_BYTES} bytes")
-    if IP in kinds:
-        raise RefusedError(
-            ErrorCode.POLICY_VIOLATION, "Quotas of addresses are not supported by this release."
+    if IP not in kinds:
+        return USER_KEYS
+    if len(kinds) > 1:
+        raise _invalid(
+            "Invalid quota entity combination, IP entity shouldnot be combined with User or "
+            "ClientId"
         )
-    return USER_KEYS
+    ((_, address),) = entity
+    if address is not None and not _is_address(address):
+        raise _invalid(f"{address} is not a valid IP or resolvable host.")
+    return IP_KEYS
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _invalid(text: str) -> RefusedError:

@@ -151,6 +151,7 @@ class _Builder:
                 f"{topic.name}: the request makes too many partitions; send several.",
             )
         configs = self._configs(topic)
+        self._context.take(len(assignment))
         self._check_caps(topic.name, len(assignment))
         coordinator = min(range(len(self._loads)), key=self._loads.__getitem__)
         self._loads[coordinator] += len(assignment)
@@ -326,6 +327,7 @@ def delete_topics(request: rpc.DeleteTopicsRequest, context: Context) -> Decisio
                 raise named_twice(topic.name)
             if topic.is_internal:
                 raise _bad_name(f"{topic.name} is internal and cannot be deleted.")
+            context.take(len(topic.partitions))
         except RefusedError as refused:
             results.append(
                 result(

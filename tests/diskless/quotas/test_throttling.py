@@ -7,19 +7,30 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from coordinator.controller.guarding import replace
 from coordinator.controller.image import MetadataImage
+from coordinator.controller.quotas import CONNECTION_CREATION_RATE
 from coordinator.persistent_map import Map
 from diskless.broker import Broker
+from diskless.quotas.connections import ConnectionQuotas
+from diskless.quotas.rates import Windows
 from diskless.quotas.throttling import with_throttle_time
-from raft.net import parse_request_header
+from raft.net import Reason, parse_request_header
 from raft.net.header import RequestKind, request_header
 from records.codec import encode_message
-from records.rpc.cluster import ApiVersionsRequest, ApiVersionsResponse
+from records.metadata import ClientQuotaRecord
+from records.rpc.cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from records.rpc.fetch import FetchResponse
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from records.rpc.security import AlterClientQuotasResponse, SaslHandshakeResponse
 from tests.diskless.broker_world import running_broker
 from tests.diskless.cluster_world import ClusterWorld
-from tests.diskless.records_world import batch
+from tests.diskless.records_world import batch, fetching
 from tests.interop.quota_table import APP, Entity, alter
 from tests.raft.driver.client import Client
 from tests.waiting import DEADLINE_S, wait_until_async
@@ -161,3 +172,134 @@ def test_an_answer_whose_version_has_no_throttle_time_stays_as_it_is() -> None:
     frame = request_header(RequestKind.of(0, 2, 9), 5, "app")
     header = parse_request_header(memoryview(frame), {0: 9})
     assert with_throttle_time(header, b"of an old version", 7) == b"of an old version"
+
+
+# --- request time -------------------------------------------------------------------------------
+
+
+def test_a_throttled_client_that_sends_ahead_is_not_served_ahead() -> None:
+    """Answers at once are served in one turn of the loop, unless one of them mutes."""
+
+    async def tell(world: ClusterWorld, broker: Broker) -> None:
+        await set_quota(world, APP, request_percentage=1e-6)
+        app = Connection(broker, "app")
+        kind = RequestKind.of(18, 4, 3)
+        frame = request_header(kind, 5, "app") + encode_message(VERSIONS, 4)
+        app.client.socket.sendall((len(frame).to_bytes(4, "big") + frame) * 3)
+        began = time.monotonic()
+        for late_s in (0.0, 0.8, 1.6):
+            await asyncio.to_thread(app.client.receive_frame)
+            assert time.monotonic() - began >= late_s
+        assert broker.services.throttling.throttled == {"Request": 3}
+
+    run(tell)
+
+
+def test_answers_that_are_awaited_tell_the_throttle_time_too() -> None:
+    async def tell(world: ClusterWorld, broker: Broker) -> None:
+        await set_quota(world, APP, request_percentage=1e-6)
+        app = Connection(broker, "app")
+        metadata = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        answer = await app.ask(metadata, MetadataResponse, 9)
+        assert answer.throttle_time_ms == 1_000
+        assert [topic.name for topic in answer.topics if not topic.is_internal] == ["t"]
+        assert await app.produce(100) == 1_000
+        throttling = broker.services.throttling
+        (quotas,) = throttling.clients._clients.values()
+        assert quotas is not None
+        assert quotas.request is not None
+        assert quotas.request.rate.per_second(throttling.now_ms()) > 0.001  # percent
+
+    run(tell)
+
+
+def test_a_fetch_that_takes_too_much_time_is_throttled_without_records() -> None:
+    async def tell(world: ClusterWorld, broker: Broker) -> None:
+        app = Connection(broker, "app")
+        assert await app.produce(100) == 0
+        await set_quota(world, APP, request_percentage=1e-6, consumer_byte_rate=1e6)
+        request = fetching("t", [(0, 0)])
+        answer = await app.ask(request, FetchResponse, 12)
+        assert (answer.throttle_time_ms, answer.responses) == (1_000, ())
+        await set_quota(world, APP, request_percentage=None)
+        answer = await app.ask(request, FetchResponse, 12)
+        assert (answer.throttle_time_ms, len(answer.responses)) == (0, 1)
+
+    run(tell)
+
+
+def test_a_fetch_asks_for_no_more_than_its_quota_ever_allows() -> None:
+    async def tell(world: ClusterWorld, broker: Broker) -> None:
+        app = Connection(broker, "app")
+        for _ in range(4):
+            await app.produce(1_000)
+        await set_quota(world, APP, consumer_byte_rate=200.0)  # 2,000 bytes in ten seconds
+        request = replace(fetching("t", [(0, 0)]), min_bytes=100_000, max_wait_ms=30_000)
+        answer = await app.ask(request, FetchResponse, 12)
+        assert answer.throttle_time_ms == 0, "and it does not wait for bytes it cannot get"
+        assert 1_000 < len(answer.responses[0].partitions[0].records or b"") < 2_000
+
+    run(tell)
+
+
+# --- connections --------------------------------------------------------------------------------
+
+
+def test_an_address_that_connects_too_often_is_held_and_closed() -> None:
+    async def tell(world: ClusterWorld, broker: Broker) -> None:
+        for entity in ((("ip", None),), (("ip", "::ffff:127.0.0.1"),)):
+            await set_quota(world, entity, connection_creation_rate=1.0)
+            served = held_s = 0.0
+            while not held_s:
+                late = Connection(broker, "app")
+                began = time.monotonic()
+                try:
+                    await late.versions_s()
+                    served += 1
+                except ConnectionError:
+                    held_s = time.monotonic() - began
+                late.client.close()
+            assert 10 <= served <= 12
+            assert 0.05 < held_s < 2
+            assert broker.listeners["PLAIN"].ended[Reason.THROTTLED] == 1
+            await set_quota(world, entity, connection_creation_rate=None)
+            assert broker.services.throttling.connections.hold_ms("127.0.0.1:1") == 0
+            broker.listeners["PLAIN"].ended.clear()
+        assert broker.services.throttling.connections.held == 2
+        assert broker.dispatchers["PLAIN"].routes.around is None, "requests pay nothing for it"
+
+    run(tell)
+
+
+def test_an_addresss_own_quota_goes_before_the_default_in_any_notation() -> None:
+    now_ms = 0
+    quotas = ConnectionQuotas(Windows(2, 1_000), lambda: now_ms, max_addresses=5)
+    quotas.take(
+        [
+            record_of((("ip", None),), 1.0),
+            record_of((("ip", "0:0:0:0:0:0:0:1"),), 100.0),
+            record_of((("ip", "10.0.0.7"),), 3.0),
+        ]
+    )
+    for _ in range(50):
+        assert quotas.hold_ms("::1:4711") == 0
+    assert [quotas.hold_ms("::ffff:10.0.0.7:1") for _ in range(4)] == [0, 0, 0, 333]
+    assert [quotas.hold_ms("10.0.0.8:1") for _ in range(2)] == [0, 1_000]
+    now_ms = 3_000
+    assert quotas.hold_ms("10.0.0.8:1") == 0, "a refused connection does not count"
+    for number in range(100):
+        quotas.hold_ms(f"10.0.1.{number}:1")
+        assert len(quotas) <= 5
+    quotas.take([])
+    assert quotas.hold_ms("10.0.0.8:1") == 0
+    assert len(quotas) == 0
+
+
+def record_of(entity: Entity, value: float) -> ClientQuotaRecord:
+    part = ClientQuotaRecord.EntityData
+    return ClientQuotaRecord(
+        entity=tuple(part(entity_type=kind, entity_name=name) for kind, name in entity),
+        key=CONNECTION_CREATION_RATE,
+        value=value,
+        remove=False,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from dataclasses import replace
 from datetime import timedelta
@@ -74,9 +75,9 @@ SASL = ServerMechanisms(
 class Echo:
     """A listener that answers each request's body, and notes its connection's principal."""
 
-    def __init__(self, security, limits=None):
+    def __init__(self, security, limits=None, hold_ms=None):
         self.principals = []
-        self.listener = Listener(self.handle, security=security, limits=limits)
+        self.listener = Listener(self.handle, security=security, limits=limits, hold_ms=hold_ms)
 
     def handle(self, connection, frame):
         self.principals.append(connection.principal)
@@ -109,6 +110,48 @@ def test_a_tls_listener_answers_requests_with_small_and_large_bodies(on_loop, pk
             assert server.principals == [ANONYMOUS] * 2
             assert server.listener.handshakes.completed == 2
             assert not server.listener.handshakes.begun
+
+    on_loop(main())
+
+
+def test_a_held_connection_shakes_no_hands_and_is_closed_when_its_time_is_over(on_loop, pki):
+    async def main():
+        peers = []
+
+        def hold_ms(peer):
+            peers.append(peer)
+            return 50 if len(peers) == 2 else 0
+
+        async with Echo(ListenerSecurity(tls=server_tls(pki)), hold_ms=hold_ms) as server:
+            outside = OutgoingSecurity(tls=client_tls(pki))
+            assert (await ask(server, outside)).endswith(b"hello")
+            with pytest.raises((ConnectError, ConnectionLostError)):
+                await ask(server, outside)
+            assert (await ask(server, outside)).endswith(b"hello")
+            assert server.listener.handshakes.completed == 2
+            assert server.listener.ended[Reason.THROTTLED] == 1
+            assert not server.listener.handshakes.begun
+            assert len(peers) == 3, "each connection is counted once"
+
+    on_loop(main())
+
+
+def test_a_listener_that_closes_ends_the_connections_that_it_holds(on_loop, pki):
+    async def main():
+        for security in (ListenerSecurity(), ListenerSecurity(tls=server_tls(pki))):
+            async with Echo(security, hold_ms=lambda _: 60_000) as server:
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
+                writer.write(b"early")
+                await wait_until_async(
+                    lambda: server.listener.accepted or (server.listener.handshakes.begun),
+                    "the connection is held",
+                )
+                await server.listener.close()
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+                writer.close()
+                assert not server.listener.connections
+                assert not server.listener.handshakes.begun
 
     on_loop(main())
 

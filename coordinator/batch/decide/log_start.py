@@ -139,7 +139,9 @@ def decide_retention(
         code = log if isinstance(log, ErrorCode) else ErrorCode.NONE
         if not isinstance(log, ErrorCode):
             config = context.view.topic_config(row.topic_id)
-            if config is None or not _allows(config, row, enforcer):
+            if config is None:
+                code = ErrorCode.UNKNOWN_TOPIC_ID  # the cluster has it no more; its data goes soon
+            elif not _allows(config, row, enforcer):
                 code = ErrorCode.POLICY_VIOLATION
             elif not 0 <= row.log_start_offset <= log[1]:
                 code = ErrorCode.OFFSET_OUT_OF_RANGE

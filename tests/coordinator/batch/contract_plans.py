@@ -60,6 +60,8 @@ class PlanStories(Told):
             assert await offset_for(world, -2) == (0, 10)
             assert await apply_plan(world, (0, 10, 1, 5), (0, 3, 1, 5)) == [(0, 10), (0, 10)]
             assert await apply_plan(world, (0, 1, 1, 5), topic=OTHER_TOPIC) == [(100, -1)]
+            world.view.configs[TOPIC] = None  # type: ignore[assignment]  # the cluster removed it
+            assert await apply_plan(world, (0, 20, 1, 5)) == [(100, -1)]
 
         self.tell(story)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +30,7 @@ from diskless.quotas.clients import Bucket, ClientQuotas
 from diskless.quotas.connections import ConnectionQuotas
 from diskless.quotas.muting import Muting
 from diskless.quotas.rates import Windows
-from diskless.request_time import Stopwatch, measured
+from diskless.request_time import Stopwatch, measured, timed
 from raft.net import API_VERSIONS_KEY, Answer, Frame, Payload, Reply, RequestHeader
 from raft.net.connection import ServerConnection
 from raft.net.handlers import Serve, payload
@@ -237,11 +237,16 @@ def _measured(answer: Answer, connection: ServerConnection, measure: Measure) ->
     if isinstance(answer, Reply):
         answer.on_send(measure)
         return answer
+    if isinstance(answer, Awaitable):
+        return timed(_measure_later(answer, measure))
     reply = Reply(connection)  # not bytes: after an answer at once the next request is served
     reply.on_send(measure)
-    assert isinstance(answer, bytes | bytearray | memoryview | tuple | list), f"{type(answer)}"
     reply.send(answer)
     return reply
+
+
+async def _measure_later(answer: Awaitable[Payload | None], measure: Measure) -> Payload | None:
+    return measure(await answer)
 
 
 def size_of(answer: Payload | None) -> int:

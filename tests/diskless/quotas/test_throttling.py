@@ -7,6 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from coordinator.controller.guarding import replace
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.quotas import CONNECTION_CREATION_RATE
@@ -14,11 +16,14 @@ from coordinator.persistent_map import Map
 from diskless.broker import Broker
 from diskless.quotas.connections import ConnectionQuotas
 from diskless.quotas.rates import Windows
-from diskless.quotas.throttling import with_throttle_time
-from raft.net import Reason, parse_request_header
+from diskless.quotas.throttling import throttle_time_of, with_throttle_time
+from raft.net import API_VERSIONS_KEY, Reason, parse_request_header
+from raft.net.handlers import payload
 from raft.net.header import RequestKind, request_header
-from records.codec import encode_message
+from raft.net.routes import first_flexible
+from records.codec import decode_message, encode_message
 from records.metadata import ClientQuotaRecord
+from records.rpc import API
 from records.rpc.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -26,8 +31,17 @@ from records.rpc.cluster import (
     MetadataResponse,
 )
 from records.rpc.fetch import FetchResponse
+from records.rpc.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from records.rpc.security import AlterClientQuotasResponse, SaslHandshakeResponse
+from records.schema import zero
 from tests.diskless.broker_world import running_broker
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import batch, fetching
@@ -174,6 +188,32 @@ def test_an_answer_whose_version_has_no_throttle_time_stays_as_it_is() -> None:
     assert with_throttle_time(header, b"of an old version", 7) == b"of an old version"
 
 
+@pytest.mark.parametrize("key", sorted(API))
+def test_the_throttle_time_of_each_api_is_set_in_each_version(key: int) -> None:
+    response: Any = API[key].response
+    fields = response.schema().fields
+    empty = response(**{field.name: zero(field.type) for field in fields if field.required})
+    for version in range(response.schema().versions.first, response.schema().versions.last + 1):
+        kind = RequestKind.of(key, version, first_flexible(key))
+        header = parse_request_header(
+            memoryview(request_header(kind, 5, "app")), {key: first_flexible(key)}
+        )
+        sent = b"".join(payload(header, empty))
+        changed = b"".join(parts_of(with_throttle_time(header, sent, 4_711)))
+        assert changed[:4] == sent[:4]
+        head = 5 if header.flexible and key != API_VERSIONS_KEY else 4
+        decoded = decode_message(response, changed[head:], version)
+        if any(field.name == "throttle_time_ms" for field in fields):
+            has_field = decode_message(response, sent[head:], version) != decoded
+            assert throttle_time_of(header, changed) == (4_711 if has_field else 0)
+        else:
+            assert changed == sent
+
+
+def parts_of(answer: Any) -> tuple[Any, ...]:
+    return tuple(answer) if isinstance(answer, tuple | list) else (answer,)
+
+
 # --- request time -------------------------------------------------------------------------------
 
 
@@ -209,6 +249,25 @@ def test_answers_that_are_awaited_tell_the_throttle_time_too() -> None:
         assert quotas is not None
         assert quotas.request is not None
         assert quotas.request.rate.per_second(throttling.now_ms()) > 0.001  # percent
+
+    run(tell)
+
+
+def test_requests_of_groups_tell_the_throttle_time_however_they_are_answered() -> None:
+    """TxnOffsetCommit is answered by a coroutine, JoinGroup by a future, Heartbeat at once."""
+
+    async def tell(world: ClusterWorld, broker: Broker) -> None:
+        await set_quota(world, APP, request_percentage=1e-6)
+        commit = TxnOffsetCommitRequest(
+            transactional_id="t", group_id="g", producer_id=1, producer_epoch=0, topics=()
+        )
+        answer = await Connection(broker, "app").ask(commit, TxnOffsetCommitResponse, 3)
+        assert answer.throttle_time_ms == 1_000
+        beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+        answer = await Connection(broker, "app").ask(beat, HeartbeatResponse, 4)
+        assert answer.throttle_time_ms == 1_000
+        listed = await Connection(broker, "app").ask(ListGroupsRequest(), ListGroupsResponse, 4)
+        assert listed.throttle_time_ms == 1_000
 
     run(tell)
 

@@ -5,8 +5,8 @@ A tour, from a declaration to the bytes of a file:
 - `kafka_errors`: Kafka's error codes, the one table that every room imports.
 - `types`, `uuids`, `errors`: the words for positions and ids, and what can be wrong with bytes.
 - `wire`, `schema`: how a message is declared, and what is read from the declaration.
-- `metadata`, `control`, `chunks`, `diskless`, `groups`, `key_value`, `transactions`, `rpc`: the
-  declarations.
+- `metadata`, `control`, `chunks`, `diskless`, `groups`, `key_value`, `timelines`, `transactions`,
+  `rpc`: the declarations.
 - `codec`: messages to bytes and back, by functions that `codegen` writes. `interpreter` and
   `speller` do the same slowly; they say which field is wrong.
 - `frame`: the value of a metadata record, the key of a control record.

@@ -252,6 +252,11 @@ def stamp(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int)
     _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
 
 
+def stamp_leader_epoch(batches: bytearray, position: int, leader_epoch: int) -> None:
+    """Set the leader epoch of the batch at `position`, which its checksum does not cover."""
+    _LEADER_EPOCH.pack_into(batches, position + _LEADER_EPOCH_AT, leader_epoch)
+
+
 def stamp_log_append_time(batch: bytearray | memoryview, *, timestamp: int) -> None:
     """Set the append time in ms of all records of a batch, and update the checksum.
 

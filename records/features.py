@@ -5,7 +5,7 @@ of levels, from `lowest` to `highest`, both inclusive; the cluster runs at one l
 *finalized*. Kafka's features have Kafka's names and levels. `esker.version` is Esker's own: level 1
 is every format of Esker 0.1, level 2 allows those of the release line after it, level 3 replaced
 runs of batches (docs/design/compaction.md), level 4 the formats of transactions
-(docs/design/transactions.md).
+(docs/design/transactions.md), level 5 those of restored clusters (docs/design/restore.md).
 
 Source: KIP-584, KIP-778, KIP-1022; docs/design/features.md.
 """
@@ -39,7 +39,7 @@ SUPPORTED: Final[Mapping[str, Levels]] = MappingProxyType(
         "kraft.version": Levels(0, 0),  # voters stand in the settings, not in the log
         "group.version": Levels(0, 0),  # groups of the classic protocol
         TRANSACTION_VERSION: Levels(0, 2),  # 1: transactions; 2: clients may use KIP-890 part 2
-        ESKER_VERSION: Levels(1, 4),
+        ESKER_VERSION: Levels(1, 5),
     }
 )
 """The features that this release supports. A highest level of 0: known, and not implemented."""
@@ -49,7 +49,7 @@ IMPLIED: Final[Mapping[str, int]] = MappingProxyType({ESKER_VERSION: 1})
 does not name it. Esker 0.1 names no `esker.version`."""
 
 NEW_FORMATS: Final[Mapping[str, frozenset[int]]] = MappingProxyType(
-    {METADATA_VERSION: frozenset({17, 23}), ESKER_VERSION: frozenset({2, 3, 4})}
+    {METADATA_VERSION: frozenset({17, 23}), ESKER_VERSION: frozenset({2, 3, 4, 5})}
 )
 """Levels that brought formats which lower levels cannot read: no downgrade goes below one."""
 

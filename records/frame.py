@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from records import chunks, control, diskless, groups, key_value, metadata, transactions
+from records import (
+    chunks,
+    control,
+    diskless,
+    groups,
+    key_value,
+    metadata,
+    timelines,
+    transactions,
+)
 from records.batch import CONTROL_KEY
 from records.codec import Buffer, decode_message, encode_message, encode_parts
 from records.codegen import read_uvarint, uvarint
@@ -24,7 +33,7 @@ _LARGEST_NUMBER: Final = 32767  # of a type or a version: int16 in upstream
 
 METADATA_RECORDS: Final = {
     cls.number(): cls
-    for module in (metadata, chunks, diskless, groups, key_value, transactions)
+    for module in (metadata, chunks, diskless, groups, key_value, timelines, transactions)
     for cls in vars(module).values()
     if isinstance(cls, type) and issubclass(cls, MetadataRecord) and cls is not MetadataRecord
 }

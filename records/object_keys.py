@@ -4,6 +4,9 @@ The key is a function of the object's id, so no table holds keys, and a coordina
 that were never committed. Cluster and coordinator partition stand in it, so two clusters in one
 bucket never touch each other's objects.
 
+A restored cluster has a new id, and keeps the objects of its ancestors under their keys. Ids below
+a bound belong to an ancestor, so the key is still a function of the id.
+
 The surprise: the two hex digits come first, of a hash of the id. An object store spreads its load
 by the first characters of a key; ids alone, which rise, would all go to one place.
 
@@ -13,8 +16,8 @@ Source: docs/design/batch-coordinator.md#keys.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 from zlib import crc32
 
 MAX_OBJECT_ID: Final = 2**63 - 1
@@ -57,6 +60,40 @@ class ForeignKeyError(ValueError):
         self.key = key
 
 
+class Ancestor(NamedTuple):
+    """A cluster whose objects a restored cluster goes on with."""
+
+    cluster_id: str
+    object_ids_below: tuple[int, ...]  # by batch coordinator, exclusive
+
+
+class Ancestors:
+    """The ancestors of a cluster, oldest first; empty until the cluster log has named them.
+
+    One object is shared by all keys of a node, because coordinators begin before that log is read.
+    """
+
+    __slots__ = ("clusters",)
+
+    def __init__(self, clusters: tuple[Ancestor, ...] = ()) -> None:
+        self.clusters = clusters
+
+    def find(self, coordinator_partition: int, object_id: int) -> str | None:
+        """Return the id of the ancestor that wrote an object, or None if no ancestor did.
+
+        >>> ancestors = Ancestors((Ancestor("first", (10,)), Ancestor("second", (20, 5))))
+        >>> [ancestors.find(0, object_id) for object_id in (9, 10, 20)]
+        ['first', 'second', None]
+        >>> ancestors.find(1, 4)
+        'second'
+        """
+        for ancestor in self.clusters:
+            below = ancestor.object_ids_below
+            if coordinator_partition < len(below) and object_id < below[coordinator_partition]:
+                return ancestor.cluster_id
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectKeys:
     """The keys of one coordinator's objects.
@@ -71,6 +108,7 @@ class ObjectKeys:
     prefix: str  # may hold slashes, "" for none
     cluster_id: str
     coordinator_partition: int
+    ancestors: Ancestors = field(default_factory=Ancestors, compare=False)
 
     def __post_init__(self) -> None:
         if not _CLUSTER_ID.fullmatch(self.cluster_id):
@@ -84,7 +122,9 @@ class ObjectKeys:
 
     def key(self, object_id: int) -> str:
         """Return the object store key of an object id."""
-        name = f"{spread(object_id):02x}/{self.cluster_id}/{self.coordinator_partition}/{object_id}"
+        partition = self.coordinator_partition
+        cluster_id = self.ancestors.find(partition, object_id) or self.cluster_id
+        name = f"{spread(object_id):02x}/{cluster_id}/{partition}/{object_id}"
         return f"{self.prefix}/{name}" if self.prefix else name
 
     def object_id(self, key: str) -> int:

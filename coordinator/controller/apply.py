@@ -52,6 +52,7 @@ from records.metadata import (
     ZkMigrationStateRecord,
 )
 from records.schema import MetadataRecord
+from records.timelines import PartitionTimelinesRecord, TimelineRecord
 from records.types import Epoch, Offset
 
 BLOCK_TIMES_KEPT_MS: Final = 7 * 24 * 3_600_000
@@ -80,6 +81,7 @@ class ImageEdit:
         self._configs = image.configs.edit()
         self._producer_ids = image.producer_ids
         self._security = SecurityEdit(image.security)
+        self._timeline = image.timeline
         self._open: dict[UUID, _TopicEdit] = {}  # topics that have changed
         self._records = image.record_count
         self.changed = 0  # records of a checkpoint that were replaced or removed
@@ -108,6 +110,7 @@ class ImageEdit:
             configs=self._configs.freeze(),
             producer_ids=self._producer_ids,
             security=self._security.freeze(),
+            timeline=self._timeline,
             record_count=self._records,
             file_defaults=self._image.file_defaults,
         )
@@ -243,7 +246,7 @@ class ImageEdit:
                 self._similar.pop(metric)
         settings = self._configs.pop(Resource(TOPIC, topic.name))
         chunks = sum(map(len, topic.chunks.values()))
-        count = 1 + len(topic.partitions) + chunks + len(topic.coordinators)
+        count = 1 + len(topic.partitions) + chunks + len(topic.coordinators) + len(topic.timelines)
         return self._count_removed(topic, count + (len(settings) if settings is not None else 0))
 
     def _apply_partition(self, record: PartitionRecord) -> bool:
@@ -339,6 +342,18 @@ class ImageEdit:
         topic.coordinators.set(record.partition_index, record.batch_coordinator_partition_index)
         return self._count_added(before)
 
+    def _apply_timeline(self, record: TimelineRecord) -> bool:
+        before, self._timeline = self._timeline, record
+        return self._count_added(before)
+
+    def _apply_partition_timelines(self, record: PartitionTimelinesRecord) -> bool:
+        topic = self._edit_topic(record.topic_id)
+        if topic is None or topic.partitions.get(record.partition_index) is None:
+            return False
+        before = topic.timelines.get(record.partition_index)
+        topic.timelines.set(record.partition_index, record)
+        return self._count_added(before)
+
     # --- settings, producer ids -----------------------------------------------------------------
 
     def _apply_config(self, record: ConfigRecord) -> bool:
@@ -385,7 +400,7 @@ def _replace_fields(record: _R, **changes: Any) -> _R:
 class _TopicEdit:
     """A mutable copy of a topic."""
 
-    __slots__ = ("_topic", "chunks", "coordinators", "is_internal", "partitions")
+    __slots__ = ("_topic", "chunks", "coordinators", "is_internal", "partitions", "timelines")
 
     def __init__(self, topic: TopicImage) -> None:
         self._topic = topic
@@ -393,12 +408,14 @@ class _TopicEdit:
         self.partitions: Editor[int, PartitionRecord] = topic.partitions.edit()
         self.chunks: Editor[int, tuple[ChunkRecord, ...]] = topic.chunks.edit()
         self.coordinators: Editor[int, int] = topic.coordinators.edit()
+        self.timelines: Editor[int, PartitionTimelinesRecord] = topic.timelines.edit()
 
     def freeze(self) -> TopicImage:
         return self._topic._replace(
             partitions=self.partitions.freeze(),
             chunks=self.chunks.freeze(),
             coordinators=self.coordinators.freeze(),
+            timelines=self.timelines.freeze(),
         )
 
 
@@ -496,6 +513,8 @@ _APPLY: Final[dict[type[MetadataRecord], _Change]] = {
     ChunkRecord: ImageEdit._apply_chunk,
     ChunkChangeRecord: ImageEdit._apply_chunk_change,
     TopicPartitionToBatchCoordinatorMapping: ImageEdit._apply_mapping,
+    TimelineRecord: ImageEdit._apply_timeline,
+    PartitionTimelinesRecord: ImageEdit._apply_partition_timelines,
     ConfigRecord: ImageEdit._apply_config,
     ProducerIdsRecord: ImageEdit._apply_producer_ids,
     ClientQuotaRecord: ImageEdit._apply_security,

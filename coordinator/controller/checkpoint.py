@@ -25,6 +25,8 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     levels = image.features.recorded
     for name in sorted(levels, key=lambda name: (name != METADATA_VERSION, name)):
         yield FeatureLevelRecord(name=name, feature_level=levels[name])
+    if image.timeline is not None:
+        yield image.timeline
     for broker_id in sorted(image.brokers):
         yield image.brokers[broker_id]
     for controller_id in sorted(image.controllers):
@@ -56,6 +58,8 @@ def _topic_records(topic: TopicImage) -> Iterator[MetadataRecord]:
             topic_id=topic.topic_id,
             batch_coordinator_partition_index=topic.coordinators[index],
         )
+    for index in sorted(topic.timelines):
+        yield topic.timelines[index]
 
 
 def _security_records(security: Security) -> Iterator[MetadataRecord]:

@@ -22,16 +22,21 @@ from coordinator.features import Features
 from coordinator.persistent_map import Map
 from records.chunks import ChunkRecord
 from records.internal_topics import DISKLESS_METADATA, INTERNAL_TOPICS
+from records.leader_epochs import LeaderEpochs
 from records.metadata import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
 )
+from records.object_keys import Ancestor, Ancestors
+from records.timelines import PartitionTimelinesRecord, TimelineRecord
 from records.types import Epoch, Offset
 
 _START: Final = Offset(0)
 _NO_EPOCH: Final = Epoch(0)
+
+_NO_TIMELINES: Final[Map[int, PartitionTimelinesRecord]] = Map()
 
 TOPIC: Final = 2  # resource types of a ConfigRecord
 BROKER: Final = 4
@@ -52,6 +57,7 @@ class TopicImage(NamedTuple):
     partitions: Map[int, PartitionRecord]
     chunks: Map[int, tuple[ChunkRecord, ...]]  # inactive ones by rising start; most have none
     coordinators: Map[int, int]  # partition -> of `__diskless-metadata`, where not 0 by default
+    timelines: Map[int, PartitionTimelinesRecord] = _NO_TIMELINES  # of partitions before a restore
 
     def coordinator(self, partition: int) -> int:
         """Return a partition's batch coordinator, a partition of `__diskless-metadata`."""
@@ -80,6 +86,7 @@ class MetadataImage:
     configs: Map[Resource, Map[str, str]] = field(default_factory=Map)
     producer_ids: tuple[ProducerIdsRecord, ...] = ()  # ends of blocks, rising; see apply
     security: Security = field(default_factory=Security)
+    timeline: TimelineRecord | None = None  # None: the cluster was never restored
     record_count: int = 0  # that a checkpoint of it would hold
     file_defaults: Mapping[str, str] = field(default_factory=dict)
     """Defaults of topic settings in this node's properties file, by the broker's name of each. No
@@ -111,6 +118,30 @@ class MetadataImage:
     def next_producer_id(self) -> int:
         """Return the lowest producer id that was never allocated."""
         return self.producer_ids[-1].next_producer_id if self.producer_ids else 0
+
+    @property
+    def timeline_number(self) -> int:
+        """Return the number of restores in this cluster's history: the partitions' leader epoch."""
+        return 0 if self.timeline is None else self.timeline.timeline
+
+    @property
+    def ancestors(self) -> Ancestors:
+        """Return the clusters whose objects this cluster goes on with."""
+        if self.timeline is None:
+            return Ancestors()
+        return Ancestors(
+            tuple(Ancestor(a.cluster_id, a.object_ids_below) for a in self.timeline.ancestors)
+        )
+
+    def leader_epochs(self, topic: TopicImage, partition: int) -> LeaderEpochs:
+        """Return the leader epochs of a client's partition.
+
+        A partition without a record of its timelines was created in the current one.
+        """
+        found: PartitionTimelinesRecord | None = topic.timelines.get(partition)
+        if found is None:
+            return LeaderEpochs(((self.timeline_number, 0),))
+        return LeaderEpochs(tuple(zip(found.timelines, found.first_offsets, strict=True)))
 
     @property
     def coordinator_count(self) -> int:

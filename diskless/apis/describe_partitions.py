@@ -26,7 +26,6 @@ from diskless.apis.metadata import (
     topic_operations,
 )
 from diskless.loop_turns import Pace
-from records.final_batches import LEADER_EPOCH
 from records.internal_topics import INTERNAL_TOPICS
 from records.kafka_errors import ErrorCode
 from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
@@ -79,7 +78,7 @@ async def describe(
         indexes = sorted(i for i in topic.partitions if name != start[0] or i >= start[1])
         taken = indexes[:left]
         operations = topic_operations(name, access)
-        topics.append(await _describe_topic(topic, taken, scope, pace, operations))
+        topics.append(await _describe_topic(topic, taken, image, scope, pace, operations))
         if len(taken) < len(indexes):
             return _page([*topics, *denied], name, indexes[len(taken)])
         left -= len(taken)
@@ -109,12 +108,17 @@ def _denied_topic(name: str) -> _Topic:
 
 
 async def _describe_topic(
-    topic: TopicImage, indexes: list[int], scope: PlacementScope, pace: Pace, operations: int
+    topic: TopicImage,
+    indexes: list[int],
+    image: MetadataImage,
+    scope: PlacementScope,
+    pace: Pace,
+    operations: int,
 ) -> _Topic:
     partitions = []
     for index in indexes:
         await pace.step()
-        partitions.append(_partition(topic, index, scope))
+        partitions.append(_partition(topic, index, image, scope))
     return _Topic(
         error_code=0,
         name=topic.name,
@@ -125,13 +129,15 @@ async def _describe_topic(
     )
 
 
-def _partition(topic: TopicImage, index: int, scope: PlacementScope) -> _Partition:
+def _partition(
+    topic: TopicImage, index: int, image: MetadataImage, scope: PlacementScope
+) -> _Partition:
     leader_id, replicas = place(topic.topic_id, index, scope)
     return _Partition(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader_id is None else 0,
         partition_index=index,
         leader_id=NOBODY if leader_id is None else leader_id,
-        leader_epoch=LEADER_EPOCH,
+        leader_epoch=image.leader_epochs(topic, index).current,
         replica_nodes=replicas,
         isr_nodes=replicas,
         eligible_leader_replicas=(),

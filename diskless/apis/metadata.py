@@ -39,7 +39,6 @@ from coordinator.controller.placement import (
     unfenced_brokers,
 )
 from diskless.loop_turns import Pace
-from records.final_batches import LEADER_EPOCH
 from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord
 from records.rpc.cluster import MetadataRequest, MetadataResponse
@@ -113,7 +112,9 @@ async def describe(
         if with_operations and access is not None:
             await pace.step()  # each operation on the topic is decided
         described = (
-            await _describe_topic(found, scope, pace) if isinstance(found, TopicImage) else found
+            await _describe_topic(found, image, scope, pace)
+            if isinstance(found, TopicImage)
+            else found
         )
         if with_operations and described.error_code not in _WITHOUT_OPERATIONS:
             bits = topic_operations(described.name or "", access)
@@ -230,11 +231,13 @@ def _controller(serving: list[PlacedBroker], named: list[int], view: ClientView)
     return named[0] if named else NOBODY
 
 
-async def _describe_topic(topic: TopicImage, scope: PlacementScope, pace: Pace) -> _Topic:
+async def _describe_topic(
+    topic: TopicImage, image: MetadataImage, scope: PlacementScope, pace: Pace
+) -> _Topic:
     partitions = []
     for index, record in sorted(topic.partitions.items()):
         await pace.step()
-        partitions.append(_partition(topic, index, record, scope))
+        partitions.append(_partition(topic, index, record, image, scope))
     return _Topic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -244,7 +247,11 @@ async def _describe_topic(topic: TopicImage, scope: PlacementScope, pace: Pace) 
 
 
 def _partition(
-    topic: TopicImage, index: int, record: PartitionRecord, scope: PlacementScope
+    topic: TopicImage,
+    index: int,
+    record: PartitionRecord,
+    image: MetadataImage,
+    scope: PlacementScope,
 ) -> _Partition:
     leader_id, replicas = place(topic.topic_id, index, scope)
     chunks = topic.chunks.get(index, ())
@@ -252,7 +259,7 @@ def _partition(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader_id is None else 0,
         partition_index=index,
         leader_id=NOBODY if leader_id is None else leader_id,
-        leader_epoch=LEADER_EPOCH,
+        leader_epoch=image.leader_epochs(topic, index).current,
         replica_nodes=replicas,
         isr_nodes=replicas,
         start_offset=active_start(record) if chunks else -1,

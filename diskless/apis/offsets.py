@@ -44,8 +44,8 @@ from diskless.fetch.timestamps import TimestampedOffset, first_since, latest
 from diskless.loop_turns import Pace
 from diskless.stores import ObjectNotFoundError, StorageError
 from raft.net.handlers import Served
-from records.final_batches import LEADER_EPOCH
 from records.kafka_errors import ErrorCode
+from records.leader_epochs import LeaderEpochs
 from records.rpc import partitions
 from records.rpc.batch_coordinator import FindBatchesRequest, FindBatchesResponse
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -134,12 +134,14 @@ class Offsets:
         for position, answer in zip(positions, exact, strict=True):
             answers[position] = answer
         in_order = iter(answers)
+        epochs_of = dict(zip(positions, (query.place.epochs for query in wanted), strict=True))
+        epochs = iter([epochs_of.get(i, LeaderEpochs()) for i in range(len(answers))])
         return ListOffsetsResponse(
             topics=tuple(
                 _Topic(
                     name=topic.name,
                     partitions=tuple(
-                        _partition(requested.partition_index, next(in_order), version)
+                        _partition(requested.partition_index, next(in_order), version, next(epochs))
                         for requested in topic.partitions
                     ),
                 )
@@ -249,7 +251,10 @@ class Offsets:
     async def epoch_ends(
         self, request: partitions.OffsetForLeaderEpochRequest
     ) -> partitions.OffsetForLeaderEpochResponse:
-        """Answer OffsetForLeaderEpoch: only epoch 0 is known, and ends at the high watermark."""
+        """Answer OffsetForLeaderEpoch: the current epoch ends at the high watermark.
+
+        An older epoch ends where a restore began the next one.
+        """
         image = self._cluster.image
         places = [
             find_partition(image, topic.topic, requested.partition, requested.current_leader_epoch)
@@ -268,12 +273,15 @@ class Offsets:
                 for place in places
             ]
         )
+        in_order = iter(places)
         return partitions.OffsetForLeaderEpochResponse(
             topics=tuple(
                 _Ended(
                     topic=topic.topic,
                     partitions=tuple(
-                        _epoch_end(requested.partition, requested.leader_epoch, next(found))
+                        _epoch_end(
+                            requested.partition, requested.leader_epoch, next(found), next(in_order)
+                        )
                         for requested in topic.partitions
                     ),
                 )
@@ -289,7 +297,7 @@ def _to_listed_offset(best: TimestampedOffset | None) -> ListedOffset:
     return ListedOffset(ErrorCode.NONE, best.timestamp, best.offset)
 
 
-def _partition(index: int, found: ListedOffset, version: int) -> _Partition:
+def _partition(index: int, found: ListedOffset, version: int, epochs: LeaderEpochs) -> _Partition:
     error = found.error
     if error == ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_WITH_NOT_AVAILABLE:
         error = ErrorCode.LEADER_NOT_AVAILABLE
@@ -300,17 +308,19 @@ def _partition(index: int, found: ListedOffset, version: int) -> _Partition:
         error_code=ErrorCode.NONE,
         timestamp=found.timestamp,
         offset=found.offset,
-        leader_epoch=LEADER_EPOCH if version >= FIRST_WITH_EPOCH else -1,
+        leader_epoch=epochs.at(found.offset) if version >= FIRST_WITH_EPOCH else -1,
     )
 
 
-def _epoch_end(index: int, leader_epoch: int, found: ListedOffset) -> _Ended.EpochEndOffset:
-    known = not found.error and leader_epoch == LEADER_EPOCH
+def _epoch_end(
+    index: int, leader_epoch: int, found: ListedOffset, place: CoordinatedPartition | ErrorCode
+) -> _Ended.EpochEndOffset:
+    end = None
+    if isinstance(place, CoordinatedPartition) and not found.error and leader_epoch >= 0:
+        end = place.epochs.end_of(leader_epoch, found.offset)
+    epoch, end_offset = end or (-1, -1)
     return _Ended.EpochEndOffset(
-        error_code=found.error,
-        partition=index,
-        leader_epoch=LEADER_EPOCH if known else -1,
-        end_offset=found.offset if known else -1,
+        error_code=found.error, partition=index, leader_epoch=epoch, end_offset=end_offset
     )
 
 

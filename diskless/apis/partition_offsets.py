@@ -19,8 +19,8 @@ from coordinator.batch.reads import READ_COMMITTED
 from coordinator.controller.image import MetadataImage
 from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
-from records.final_batches import LEADER_EPOCH
 from records.kafka_errors import ErrorCode
+from records.leader_epochs import LeaderEpochs
 from records.rpc.batch_coordinator import ListDisklessOffsetsRequest
 
 T = TypeVar("T")
@@ -45,6 +45,7 @@ class CoordinatedPartition(NamedTuple):
     topic_id: UUID
     coordinator: int
     partition: int
+    epochs: LeaderEpochs = LeaderEpochs()
 
 
 class OffsetQuery(NamedTuple):
@@ -77,9 +78,11 @@ def find_partition(
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic.is_internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    if current_leader_epoch > LEADER_EPOCH:
-        return ErrorCode.UNKNOWN_LEADER_EPOCH
-    return CoordinatedPartition(topic.topic_id, topic.coordinator(partition), partition)
+    epochs = image.leader_epochs(topic, partition)
+    error = epochs.refuse(current_leader_epoch)
+    if error:
+        return error
+    return CoordinatedPartition(topic.topic_id, topic.coordinator(partition), partition, epochs)
 
 
 async def list_offsets(

@@ -636,6 +636,7 @@ class Rewriting:
             prefix=self._settings.key_prefix,
             cluster_id=self._cluster.cluster_id,
             coordinator_partition=coordinator,
+            ancestors=self._cluster.image.ancestors,
         )
 
     def _leases_of(self, coordinator: int) -> RewriteLeases:

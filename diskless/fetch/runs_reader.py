@@ -2,7 +2,8 @@
 
 A run is a sequence of batches of one partition that lie side by side in one object and have
 consecutive offsets. In the object each batch begins at offset 0; here it gets the offset that the
-coordinator assigned, and the constant leader epoch. Neither is under the checksum. Under
+coordinator assigned, and the leader epoch: 0, or the timeline of a restored cluster in which the
+batch got its offset. Neither is under the checksum. Under
 LogAppendTime it also gets the time of its append, and then a new checksum. A rewritten object holds
 batches in their final form (`records.final_batches`), which leave as they are. A transaction marker
 is a run without an object: its control batch is built here.
@@ -31,8 +32,10 @@ from crc32c import crc32c
 from diskless.fetch.object_cache import ObjectCache
 from diskless.stores import ByteRange
 from records.batch import CRC_START, BatchHeader, iter_batches
+from records.batch_writer import stamp_leader_epoch
 from records.errors import CorruptBatchError, RecordError
 from records.final_batches import stamp_final
+from records.leader_epochs import LeaderEpochs
 from records.marker_batches import marker_batch
 from records.rpc.batch_coordinator import FindBatchesResponse
 from records.wal import APPENDED, FINAL, MARKER
@@ -138,12 +141,18 @@ class _RunSlice(NamedTuple):
 
 
 async def read_runs(
-    cache: ObjectCache, runs: Sequence[Run], *, from_offset: int, max_bytes: int
+    cache: ObjectCache,
+    runs: Sequence[Run],
+    *,
+    from_offset: int,
+    max_bytes: int,
+    epochs: LeaderEpochs | None = None,
 ) -> memoryview:
     """Read whole batches, beginning with the batch that contains `from_offset`, for a consumer.
 
     Args:    runs: consecutive, the first holding `from_offset`.
              max_bytes: of the answer; the first batch is whole, however large (KIP-74).
+             epochs: the partition's leader epochs; None: all batches have epoch 0.
     Raises:  DamagedRunError and StorageError, if not even the first run can be read.
     """
     reads = [asyncio.ensure_future(_read(cache, run)) for run in runs]
@@ -179,7 +188,10 @@ async def read_runs(
         for reading in reads:
             reading.cancel()
         await asyncio.gather(*reads, return_exceptions=True)
-    return memoryview(_stamp_all(slices)).toreadonly()
+    answer = _stamp_all(slices)
+    if epochs is not None:
+        _stamp_epochs(answer, epochs)
+    return memoryview(answer).toreadonly()
 
 
 async def read_run(cache: ObjectCache, run: Run) -> memoryview:
@@ -296,6 +308,16 @@ def _salvage(run: Run, data: memoryview, reason: str) -> _Layout:
         end_offsets.append(expected)
         end_bytes.append(len(data))
     return _Layout(end_offsets, end_bytes, tuple(damaged), reason)
+
+
+def _stamp_epochs(batches: bytearray, epochs: LeaderEpochs) -> None:
+    """Set the leader epoch of each batch: the epoch of its last offset.
+
+    Consumers keep it with the offset after the batch. The epoch is outside of the checksum.
+    """
+    for position, header, _ in iter_batches(memoryview(batches), verify_crc=False):
+        epoch = epochs.at(header.base_offset + header.last_offset_delta)
+        stamp_leader_epoch(batches, position, epoch)
 
 
 def _stamp_all(slices: Sequence[_RunSlice]) -> bytearray:

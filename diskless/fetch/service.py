@@ -43,8 +43,8 @@ from diskless.loop_turns import Pace
 from diskless.placement import Redirects
 from diskless.request_time import timed
 from diskless.stores import ObjectNotFoundError, StorageError
-from records.final_batches import LEADER_EPOCH
 from records.kafka_errors import ErrorCode
+from records.leader_epochs import LeaderEpochs
 from records.rpc import batch_coordinator as rpc
 from records.rpc.fetch import FetchRequest, FetchResponse
 
@@ -411,7 +411,11 @@ class FetchService:
         self._note_read(asked.fetch_offset, answer)
         try:
             records = await read_runs(
-                self._cache, answer.runs, from_offset=asked.fetch_offset, max_bytes=answer.max_bytes
+                self._cache,
+                answer.runs,
+                from_offset=asked.fetch_offset,
+                max_bytes=answer.max_bytes,
+                epochs=self._epochs_to_stamp(answer),
             )
         except DamagedRunError as damage:
             self.counters.damaged_runs += 1
@@ -430,6 +434,17 @@ class FetchService:
             log.warning("action=fetch error=%r", str(failure))
             answer = answer._replace(error=ErrorCode.KAFKA_STORAGE_ERROR)
         return self._response(asked, answer, records)
+
+    def _epochs_to_stamp(self, answer: _PartitionResult) -> LeaderEpochs | None:
+        """Return the leader epochs of fetched batches; None in a cluster that was never restored.
+
+        There stored batches have the right epoch already.
+        """
+        image, asked = self._cluster.image, answer.asked
+        if image.timeline is None or asked is None:
+            return None
+        topic = image.topics.get(asked.topic_id)
+        return None if topic is None else image.leader_epochs(topic, asked.partition)
 
     def _note_read(self, offset: int, answer: _PartitionResult) -> None:
         """Allow reading ahead of this response's batches if the consumer reads sequentially."""
@@ -540,8 +555,9 @@ def _resolve(
         )
     if asked.partition not in found.partitions or found.is_internal:
         return _PartitionResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if asked.current_leader_epoch > LEADER_EPOCH:
-        return _PartitionResult(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    error = image.leader_epochs(found, asked.partition).refuse(asked.current_leader_epoch)
+    if error:
+        return _PartitionResult(error)
     return _RequestedPartition(
         found.topic_id,
         found.coordinator(asked.partition),

@@ -32,6 +32,7 @@ from esker.settings.coordinator_options import (
 from raft.interfaces import Degradation, ReplicatedLog
 from raft.net.handlers import Served
 from records.internal_topics import DISKLESS_METADATA
+from records.object_keys import Ancestors
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -125,12 +126,20 @@ class CoordinatorNodeService:
     """A node's coordinators, and their requests on its listener."""
 
     def __init__(
-        self, host: ServiceHost, options: CoordinatorOptions, view: ClusterView, *, voters: int
+        self,
+        host: ServiceHost,
+        options: CoordinatorOptions,
+        view: ClusterView,
+        ancestors: Ancestors,
+        *,
+        voters: int,
     ) -> None:
         """Prepare to host batch coordinators of the configured class.
 
+        Args:  ancestors: of the cluster; filled once the cluster log has named them.
         Raises ValueError if there is no such class.
         """
+        self._ancestors = ancestors
         self._host = host
         self._options = options
         self._view = view
@@ -177,7 +186,7 @@ class CoordinatorNodeService:
                 host=self._host,
                 log=log,
                 directory=directory,
-                settings=self._options.settings(self._host.cluster_id, partition),
+                settings=self._options.settings(self._host.cluster_id, partition, self._ancestors),
                 view=self._view,
             )
             self._hosted[partition] = self._make(group)

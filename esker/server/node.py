@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import Metric
 import coordinator.batch.leader  # here, not when a group opens: it takes a tenth of a second
 import coordinator.batch.sqlite.machine  # noqa: F401
 from coordinator.controller.decide import Limits as DecisionLimits
+from coordinator.controller.image import MetadataImage
 from coordinator.controller.leader import ControllerConfig as Deciding
 from coordinator.controller.mutation_quotas import MutationWindow
 from coordinator.features import Features
@@ -47,6 +48,7 @@ from raft.net.scram import SCRAM, ScramCredential
 from raft.net.security import PROTOCOLS
 from raft.segments.log import LogConfig
 from records.internal_topics import DISKLESS_METADATA
+from records.object_keys import Ancestors
 from records.schema import MetadataRecord
 from records.types import ZERO_UUID
 
@@ -75,6 +77,7 @@ class NodeParts:
         self._observed: ObservedCluster | None = None
         self._own: OwnMachines | None = None
         self._controllers: ControllerParts | None = None
+        self._ancestors = Ancestors()
         if CONTROLLER in settings.roles:
             parts = controller_settings(settings, self.meta.cluster_id, bootstrap)
             self._controllers = ControllerParts(parts)
@@ -184,10 +187,17 @@ class NodeParts:
         machines: Machines
         if controllers is None:
             machines = self._own = OwnMachines(host, config.topic_defaults)
+            machines.controller.listen(self._note_ancestors)
         else:
             coordinators = CoordinatorNodeService(
-                host, config.coordinators, controllers.view, voters=len(config.voters)
+                host,
+                config.coordinators,
+                controllers.view,
+                self._ancestors,
+                voters=len(config.voters),
             )
+            controllers_node = controllers.node_service(host)
+            controllers.listen(self._note_ancestors)
             groups = GroupLogNodeService(host, LogSettings.of(config.values), controllers.listen)
             transactions = TransactionLogNodeService(
                 host,
@@ -198,11 +208,13 @@ class NodeParts:
             self.collectors.append(coordinators.metrics)
             self.collectors.append(lambda: transaction_metrics(transactions.log))
             self.degradations.append(coordinators.degradations)
-            services += [coordinators, controllers.node_service(host), groups, transactions]
+            services += [coordinators, controllers_node, groups, transactions]
             machines = SharedMachines(controllers, coordinators, groups, transactions)
         if BROKER in config.roles:
             voters = [(place.host, place.port) for place in config.voters.values()]
-            observing = ObserverSettings(voters=voters, coordinators=config.coordinators)
+            observing = ObserverSettings(
+                voters=voters, coordinators=config.coordinators, ancestors=self._ancestors
+            )
             self._observed = ObservedCluster(host, machines, observing)
             services.append(self._observed)
         return JoinedServices(services)
@@ -214,6 +226,11 @@ class NodeParts:
             return self._controllers.cluster(host, log, events)
         assert self._own is not None, "a cluster log before its node"
         return self._own.begin_cluster(host, log, events)
+
+    def _note_ancestors(self, image: MetadataImage) -> None:
+        """Let all keys of this node know the ancestors that the cluster log names."""
+        if image.timeline is not None:
+            self._ancestors.clusters = image.ancestors.clusters
 
     def _features(self) -> Features:
         """Return the finalized feature levels in this node's copy of the cluster log."""

@@ -53,6 +53,7 @@ from records.internal_topics import (
     DISKLESS_METADATA,
     TRANSACTION_STATE,
 )
+from records.object_keys import Ancestors
 from records.rpc.base import Request, Response
 from records.rpc.brokers import BrokerHeartbeatRequest
 from records.types import Offset
@@ -71,6 +72,7 @@ class ObserverSettings:
 
     voters: Sequence[Address]
     coordinators: CoordinatorOptions = field(default_factory=CoordinatorOptions)
+    ancestors: Ancestors = field(default_factory=Ancestors)  # filled by the cluster log
 
 
 class Machines(Protocol):
@@ -248,7 +250,9 @@ class ObservedCluster(LatestImage):
         replica = self._replicas[partition] = ReadOnlyCoordinator(
             log,
             machine,
-            self._settings.coordinators.settings(self._host.cluster_id, partition),
+            self._settings.coordinators.settings(
+                self._host.cluster_id, partition, self._settings.ancestors
+            ),
             monotonic=asyncio.get_running_loop().time,
         )
         self._logs[partition] = log

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from coordinator.batch.settings import CoordinatorSettings
-from records.object_keys import ObjectKeys
+from records.object_keys import Ancestors, ObjectKeys
 
 QUORUM: Final = "coordinator.batch.leader.QuorumCoordinator"
 IN_MEMORY: Final = "coordinator.batch.memory.InMemoryCoordinator"
@@ -36,11 +36,19 @@ class CoordinatorOptions:
     retention_check_interval_ms: int = 5 * 60_000
     max_producers: int = 1_000_000
 
-    def settings(self, cluster_id: str, partition: int) -> CoordinatorSettings:
-        """Return the settings of one batch coordinator, by cluster and partition."""
+    def settings(
+        self, cluster_id: str, partition: int, ancestors: Ancestors | None = None
+    ) -> CoordinatorSettings:
+        """Return the settings of one batch coordinator, by cluster and partition.
+
+        Args:  ancestors: of the cluster; may be filled later.
+        """
         return CoordinatorSettings(
             keys=ObjectKeys(
-                prefix=self.key_prefix, cluster_id=cluster_id, coordinator_partition=partition
+                prefix=self.key_prefix,
+                cluster_id=cluster_id,
+                coordinator_partition=partition,
+                ancestors=ancestors or Ancestors(),
             ),
             file_delete_delay_ms=self.file_delete_delay_ms,
             lease_timeout_ms=self.lease_timeout_ms,

@@ -83,6 +83,7 @@ from records.rpc.brokers import (
 )
 from records.rpc.objects import DescribeDisklessTopicsRequest
 from records.rpc.security import EnvelopeRequest
+from records.timelines import PartitionTimelinesRecord, TimelineRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.coordinator.controller.world import (
     CLUSTER_ID,
@@ -314,6 +315,35 @@ class ClusterWorld:
             cluster.image.features.level(record.name) == record.feature_level
             for cluster in (self.cluster(broker_id) for broker_id in self._first_brokers)
             for record in records
+        ):
+            await asyncio.sleep(0.001)
+
+    async def begin_timeline(self, topic: str, *first_offsets: int) -> None:
+        """Write what a restore writes: the next timeline of partition 0 begins at each offset.
+
+        The ids of earlier clusters are "cluster-0" and so on; object ids below 100 are the first's.
+        """
+        found = self.image.topic(topic)
+        assert found is not None, topic
+        ancestors = tuple(
+            TimelineRecord.Ancestor(
+                cluster_id=f"cluster-{number}", object_ids_below=(100 * (number + 1),)
+            )
+            for number in range(len(first_offsets))
+        )
+        records = (
+            TimelineRecord(timeline=len(first_offsets), ancestors=ancestors),
+            PartitionTimelinesRecord(
+                topic_id=found.topic_id,
+                partition_index=0,
+                timelines=tuple(range(len(first_offsets) + 1)),
+                first_offsets=(0, *first_offsets),
+            ),
+        )
+        self.controller.submit(lambda _: ControllerDecision(records, None), lambda _: None)
+        while not all(
+            self.cluster(broker_id).image.timeline_number == len(first_offsets)
+            for broker_id in self._first_brokers
         ):
             await asyncio.sleep(0.001)
 

@@ -37,7 +37,7 @@ from raft.net.rpc import open_rpc
 from raft.segments.files import RealFileSystem
 from records.frame import encode_record
 from records.kafka_errors import ErrorCode
-from records.object_keys import ObjectKeys
+from records.object_keys import Ancestors, ObjectKeys
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import (
     CommitBatch,
@@ -522,7 +522,7 @@ def test_a_quorum_of_one_node_may_run_the_in_memory_batch_coordinator(tmp_path: 
 
     async def story() -> None:
         options = CoordinatorOptions(class_name=IN_MEMORY, key_prefix="p")
-        node_service = CoordinatorNodeService(host, options, StaticView(), voters=1)
+        node_service = CoordinatorNodeService(host, options, StaticView(), Ancestors(), voters=1)
         node_service.begin(log, "esker-bench-log", 0, tmp_path)
         assert node_service.find(0) is None
         node_service.begin(log, "__diskless-metadata", 3, tmp_path)

@@ -187,8 +187,8 @@ def test_a_controllers_settings_contain_the_ids_of_all_voters(tmp_path: Path) ->
         (("features", "upgrade", "-f", "esker.version=32768"), "0 to 32767"),
         (("features", "downgrade", "-f", "a=1", "-f", "a=2"), "a is given twice"),
         (("storage", "format", "-c", "x", "-t", "y", "-f", "a=1"), "metadata.version"),
-        (("storage", "format", "-c", "x", "-t", "y", "-f", "esker.version=5"), "1 to 4, not 5"),
-        (("storage", "format", "-c", "x", "-t", "y", "-f", "esker.version=0"), "1 to 4, not 0"),
+        (("storage", "format", "-c", "x", "-t", "y", "-f", "esker.version=6"), "1 to 5, not 6"),
+        (("storage", "format", "-c", "x", "-t", "y", "-f", "esker.version=0"), "1 to 5, not 0"),
     ],
 )
 def test_a_command_reports_an_invalid_feature_option_as_a_usage_error_that_names_it(

@@ -45,7 +45,7 @@ def test_the_bootstrap_file_has_the_metadata_version_before_the_internal_topics(
     records = bootstrap_records(CLUSTER_ID, [3, 1, 2], bench_log=True)
     assert records[0] == FeatureLevelRecord(name="metadata.version", feature_level=27)
     assert set(records[1:3]) == {
-        FeatureLevelRecord(name="esker.version", feature_level=4),
+        FeatureLevelRecord(name="esker.version", feature_level=5),
         FeatureLevelRecord(name="transaction.version", feature_level=2),
     }
     topics = [r for r in records if isinstance(r, TopicRecord)]

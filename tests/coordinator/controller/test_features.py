@@ -236,7 +236,7 @@ def test_the_controller_finalizes_transactions_together_with_the_esker_version_t
 
 
 def test_a_new_cluster_has_transactions_unless_its_operator_chooses_levels_without_them() -> None:
-    highest = {METADATA_VERSION: 27, ESKER_VERSION: 4, TRANSACTION_VERSION: 2}
+    highest = {METADATA_VERSION: 27, ESKER_VERSION: 5, TRANSACTION_VERSION: 2}
     assert new_levels({}) == highest
     assert new_levels({TRANSACTION_VERSION: 0}) == highest | {TRANSACTION_VERSION: 0}
     assert new_levels({ESKER_VERSION: 3}) == {METADATA_VERSION: 27, ESKER_VERSION: 3}
@@ -282,7 +282,7 @@ REFUSED: Final[dict[str, Refused]] = {
     "esker.version switched off": Refused(
         update((ESKER_VERSION, 0), kind=UNSAFE),
         "Invalid update version 0 for feature esker.version. "
-        "Local controller 101 only supports versions 1-4",
+        "Local controller 101 only supports versions 1-5",
     ),
     "a negative level": Refused(
         update((TEST, -1), kind=SAFE),
@@ -494,13 +494,13 @@ def test_each_esker_version_that_adds_formats_is_above_the_level_of_unfinalized_
     assert IMPLIED[ESKER_VERSION] in SUPPORTED[ESKER_VERSION]
 
 
-@pytest.mark.parametrize("level", [5, 32_767])
+@pytest.mark.parametrize("level", [6, 32_767])
 def test_a_state_machine_stops_at_an_unsupported_esker_version(level: int) -> None:
     machine = ControllerMachine()
     applied(machine, FeatureLevelRecord(name=ESKER_VERSION, feature_level=2))
     shown = []
     machine.listen(shown.append)
-    with pytest.raises(UnsupportedLevelError, match=f"esker.version {level}.*supports 1 to 4"):
+    with pytest.raises(UnsupportedLevelError, match=f"esker.version {level}.*supports 1 to 5"):
         applied(machine, FeatureLevelRecord(name=ESKER_VERSION, feature_level=level))
     assert [image.features.level(ESKER_VERSION) for image in shown] == [2], "it was shown"
 

@@ -117,7 +117,7 @@ def controller(controller_id: int = 101, **more: Any) -> rpc.ControllerRegistrat
         "listeners": (listener(name="C", host="h", port=1, security_protocol=0),),
         "features": (
             supports(name="metadata.version", min_supported_version=7, max_supported_version=27),
-            supports(name="esker.version", min_supported_version=1, max_supported_version=4),
+            supports(name="esker.version", min_supported_version=1, max_supported_version=5),
         ),
     }
     return rpc.ControllerRegistrationRequest(**(fields | more))

@@ -355,7 +355,7 @@ def registration(broker_id: int, **more: Any) -> BrokerRegistrationRequest:
         ),
         "features": (
             feature(name="metadata.version", min_supported_version=7, max_supported_version=27),
-            feature(name="esker.version", min_supported_version=1, max_supported_version=4),
+            feature(name="esker.version", min_supported_version=1, max_supported_version=5),
             feature(name="transaction.version", min_supported_version=0, max_supported_version=2),
         ),
         "rack": None,

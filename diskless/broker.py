@@ -42,6 +42,7 @@ from diskless.broker_metrics import member_metrics
 from diskless.cluster import Cluster
 from diskless.dispatch import Dispatcher
 from diskless.health import BrokerHealth
+from diskless.lineage import SupersededError
 from diskless.services import Services
 from diskless.stores import BeginningStore, ObjectStorage, StorageError, StoreSettingError
 from diskless.stores.watched import WatchedStore, probe_key
@@ -133,6 +134,7 @@ class Broker:
             wall_ms=wall_ms,
             random=random,
             on_fenced=self._on_epoch_doubted,
+            on_superseded=on_lost,
             received_at=self._received_at,
             access=self._make_access(),
         )
@@ -184,6 +186,10 @@ class Broker:
         if own is not None and own.unpreferred_reason:
             text = f"clients are sent to other brokers: {own.unpreferred_reason}"
             yield Degradation("not_preferred", text, unready=False)
+        lineage = self.services.lineage
+        if lineage.fault is not None and not lineage.is_proved and self._watched.fault is None:
+            text = f"nothing is acknowledged or deleted: {lineage.fault}"
+            yield Degradation("lineage", text)
         yield from self.health.faults()
 
     def _unready_reason(self) -> str | None:
@@ -229,6 +235,7 @@ class Broker:
         timeout_ms = self._settings.values["initial.broker.registration.timeout.ms"]
         await self._read_cluster(timeout_ms)
         await self._begin_store()
+        await self._begin_lineage()
         await self._watched.probe()
         self._watched.start()
         await self._listen()
@@ -292,6 +299,13 @@ class Broker:
         try:
             await self._store.begin(is_empty=not await self._has_records())
         except (StoreSettingError, StorageError) as error:
+            raise NotStartedError(str(error)) from None
+
+    async def _begin_lineage(self) -> None:
+        """Prove that this cluster is the living one of its lineage."""
+        try:
+            await self.services.lineage.begin()
+        except SupersededError as error:
             raise NotStartedError(str(error)) from None
 
     async def _has_records(self) -> bool:

@@ -29,6 +29,7 @@ from coordinator.controller.image import MetadataImage
 from coordinator.controller.placement import unfenced_brokers
 from coordinator.errors import CoordinatorError
 from coordinator.rendezvous import choose
+from diskless.lineage import SupersededError
 from diskless.stores import DeletionError, ObjectStorage, StorageError
 from records.kafka_errors import error_name
 from records.object_keys import ForeignKeyError, ObjectKeys
@@ -54,6 +55,14 @@ class CleanedCluster(Protocol):
     def image(self) -> MetadataImage: ...
 
     def leader(self, coordinator: int) -> CallTarget: ...
+
+
+class Proof(Protocol):
+    """The part of a `diskless.lineage.Lineage` that deletion needs."""
+
+    timeout_s: float
+
+    async def prove(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -93,12 +102,15 @@ class Cleaner:
         random: Random,
         interval_s: float,
         forget: Callable[[str], None] = lambda _: None,
+        lineage: Proof | None = None,
     ) -> None:
         """Create a cleaner that deletes objects periodically after `start`.
 
         Args:  key_prefix: esker.object.key.prefix.
                interval_s: between two passes; longer after a failure, and jittered.
                forget: called with each deleted key, so that a cache can drop it.
+               lineage: proves before each deletion that this cluster owns the objects; None: it
+                   does.
         """
         self.counters = CleaningCounters()
         self._cluster = cluster
@@ -107,6 +119,7 @@ class Cleaner:
         self._random = random
         self._interval_s = interval_s
         self._forget = forget
+        self._lineage = lineage
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -175,6 +188,7 @@ class Cleaner:
             prefix=self._key_prefix,
             cluster_id=self._cluster.cluster_id,
             coordinator_partition=coordinator,
+            ancestors=self._cluster.image.ancestors,
         )
         keys = []
         for file in answer.files:
@@ -196,7 +210,7 @@ class Cleaner:
         Raises StorageError if all failed.
         """
         try:
-            await self._store.delete(keys)
+            await self._delete_in_time(keys)
         except DeletionError as error:
             failed = set(error.failed)
             self.counters.failed += len(failed)
@@ -205,6 +219,23 @@ class Cleaner:
                 raise
             return failed
         return set()
+
+    async def _delete_in_time(self, keys: list[str]) -> None:
+        """Delete objects while a new proof says that this cluster is the living one.
+
+        Why a new one: a pass over many keys takes long. Raises StorageError without a proof.
+        """
+        if self._lineage is None:
+            await self._store.delete(keys)
+            return
+        try:
+            async with asyncio.timeout(self._lineage.timeout_s):
+                await self._lineage.prove()
+                await self._store.delete(keys)
+        except SupersededError as error:
+            raise StorageError("", str(error), retriable=False) from None
+        except TimeoutError:
+            raise StorageError("", "the deletion took longer than a proof is valid") from None
 
     async def _report(self, leader: CallTarget, coordinator: int, keys: list[str]) -> None:
         """Report deleted objects to the coordinator, which then deletes their metadata."""

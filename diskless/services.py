@@ -49,6 +49,7 @@ from diskless.fetch.object_cache import CacheSettings, ObjectCache
 from diskless.fetch.read_ahead import ReadAheadSettings
 from diskless.fetch.service import FetchService
 from diskless.fetch.staleness import Staleness
+from diskless.lineage import Lineage
 from diskless.metrics import BrokerCollector
 from diskless.object_deletion import Cleaner
 from diskless.produce.in_flight import InFlight
@@ -81,6 +82,7 @@ class Services:
         wall_ms: Callable[[], int],
         random: Random,
         on_fenced: Callable[[], None],
+        on_superseded: Callable[[Exception], None] = lambda _: None,
         received_at: Callable[[], float],
         access: AccessTable | None = None,
     ) -> None:
@@ -88,6 +90,7 @@ class Services:
 
         Args:  values: parsed settings by name. own: the same as text.
                on_fenced: called when a coordinator knows a newer epoch of this broker.
+               on_superseded: called when the cluster was restored under another id.
                received_at: when a part of a large request last arrived, on the loop's clock.
                access: what clients may do; None: everything.
         """
@@ -98,6 +101,14 @@ class Services:
         self._values = values
         self.access = access
         self._gate = None if access is None else Gate(access, lambda: cluster.image)
+        self.lineage = Lineage(
+            store,
+            key_prefix=values["esker.object.key.prefix"],
+            cluster_id=cluster.cluster_id,
+            image=lambda: cluster.image,
+            timeout_s=values["esker.lineage.timeout.ms"] / 1_000,
+            on_superseded=on_superseded,
+        )
         self.news = CommitNotifications()
         cluster.on_image(lambda _: self.news.notify())
         cluster.on_commit(lambda _: self.news.notify())
@@ -174,6 +185,7 @@ class Services:
             on_fenced=on_fenced,
             on_written=self.cache.add,
             received_at=received_at,
+            is_living=lambda: self.lineage.is_proved,
         )
 
     def _make_produce(self) -> ProduceService:
@@ -198,6 +210,7 @@ class Services:
             random=self._random,
             interval_s=self._values["esker.file.delete.interval.ms"] / 1_000,
             forget=self.cache.forget,
+            lineage=self.lineage,
         )
 
     def _make_rewriting(self) -> Rewriting:
@@ -268,6 +281,7 @@ class Services:
     def start(self) -> None:
         """Start the background tasks of a registered broker."""
         self._cleans = True
+        self.lineage.start()
         self.cleaner.start()
         self.rewriting.start()
         asyncio.get_running_loop().run_in_executor(None, native_batch.load)
@@ -288,6 +302,7 @@ class Services:
     async def leave(self, timeout_s: float) -> None:
         """Accept no more requests, write the accepted batches, and answer their requests."""
         if self._cleans:
+            await self.lineage.close()
             await self.cleaner.close()
             await self.rewriting.close()
         await self.groups.close()

@@ -174,6 +174,7 @@ class ObjectWriter:
         random: Random,
         on_fenced: Callable[[], None],
         on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
+        is_living: Callable[[], bool] = lambda: True,
         counters: WriterCounters | None = None,
         closing: BufferClosing | None = None,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -182,6 +183,7 @@ class ObjectWriter:
 
         Args:    on_fenced: called when the coordinator knows a newer epoch of this broker.
                  on_written: called with key and bytes of each object that was committed.
+                 is_living: whether committed records may be acknowledged (`diskless.lineage`).
                  counters: shared with other writers.
                  closing: closes the buffer before the interval is over; None: nothing does.
                  wall_ms: the wall clock, for the ages of epochs of transactional producers.
@@ -196,6 +198,7 @@ class ObjectWriter:
         self._random = random
         self._on_fenced = on_fenced
         self._on_written = on_written
+        self._is_living = is_living
         self._closing = closing
         self._wall_ms = wall_ms
         self._loop = asyncio.get_running_loop()
@@ -499,6 +502,10 @@ class ObjectWriter:
 
     def _settle(self, written: _Object, response: CommitBatchesResponse) -> None:
         """Report to an object's batches the outcomes in the coordinator's commit response."""
+        if not self._is_living():
+            # Another cluster may have been restored without this commit.
+            self._settle_all(written.closed, UNKNOWN)
+            return
         if response.error_code == ErrorCode.NONE:
             self.in_flight_bytes -= written.closed.data_bytes
             self.counters.objects += 1

@@ -61,6 +61,7 @@ class Writers:
         on_fenced: Callable[[], None],
         on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
         received_at: Callable[[], float] = lambda: 0.0,
+        is_living: Callable[[], bool] = lambda: True,
     ) -> None:
         """Create the writers of a broker, which write nothing before `begin`.
 
@@ -69,6 +70,7 @@ class Writers:
                      must register again, and then `begin`.
                  on_written: called with key and bytes of each object that was committed.
                  received_at: as for `BufferClosing`.
+                 is_living: whether records may be acknowledged (`diskless.lineage`).
         """
         self.counters = WriterCounters()
         self._cluster = cluster
@@ -78,6 +80,7 @@ class Writers:
         self._random = random
         self._on_fenced = on_fenced
         self._on_written = on_written
+        self._is_living = is_living
         self._epoch: int | None = None
         self._writers: dict[int, ObjectWriter] = {}  # by coordinator partition
         self._retired: set[ObjectWriter] = set()  # of older epochs, still asking for outcomes
@@ -129,7 +132,7 @@ class Writers:
 
     def writer(self, coordinator: int) -> ObjectWriter | None:
         """Return the writer of a batch coordinator, or None while this broker may not write."""
-        if self._epoch is None:
+        if self._epoch is None or not self._is_living():
             return None
         writer = self._writers.get(coordinator)
         if writer is None:
@@ -154,6 +157,7 @@ class Writers:
             random=self._random,
             on_fenced=lambda: self._on_epoch_fenced(epoch),
             on_written=self._on_written,
+            is_living=self._is_living,
             counters=self.counters,
             closing=self.closing,
         )

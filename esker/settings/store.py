@@ -9,7 +9,7 @@ from typing import Final
 
 from diskless.stores.opening import DIRECTORY
 from esker.settings.base import Setting
-from esker.settings.values import boolean
+from esker.settings.values import boolean, integer
 
 SETTINGS: Final = (
     Setting(
@@ -23,6 +23,13 @@ SETTINGS: Final = (
         str,
         "",
         "The directory store's directory; every broker must see the same one.",
+    ),
+    Setting(
+        "esker.lineage.timeout.ms",
+        integer(1_000, 600_000),
+        30_000,
+        "Milliseconds for which a broker acknowledges and deletes after it has read in the store "
+        "that its cluster was not restored under another id; the same on every broker.",
     ),
     Setting("esker.storage.s3.bucket", str, "", "The S3 store's bucket; it must exist."),
     Setting(

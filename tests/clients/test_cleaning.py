@@ -47,6 +47,7 @@ def objects(cluster: EskerCluster) -> set[Path]:
         if path.is_file()
         and not path.name.startswith(".")
         and not path.is_relative_to(cluster.store / "probe")
+        and not path.is_relative_to(cluster.store / "lineage")
     }
 
 

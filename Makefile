@@ -9,7 +9,7 @@ TEST_WORKERS ?= 4
 # Container images set it; then each process compiles all of Esker anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo quick test check bench soak lock clean java
+.PHONY: help demo quick test check bench soak drill lock clean java
 
 # The first target, so that `make` alone prints it: every target that has a line after two hashes.
 help: ## this list
@@ -112,6 +112,10 @@ soak: java ## long random tests, then fresh schedules of the simulation until Ct
 	echo "== 4 of 4: schedule after schedule of the simulation, until Ctrl-C"; \
 	$(BIN)/python -m tests.simulation --soak || failed=1; \
 	exit $$failed
+
+# Each loss is of another moment: ESKER_FIRST_SEED repeats one, ESKER_EXAMPLES=4 makes it four times as many.
+drill: java ## a cluster under load loses its disks and is restored, again and again
+	@$(BIN)/python -m pytest -v -s tests/clients/test_restore.py
 
 # Newest versions within pyproject.toml's ranges, written to constraints.txt.
 lock: ## newest versions of all dependencies, into constraints.txt

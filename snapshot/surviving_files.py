@@ -9,6 +9,7 @@ Source: docs/design/restore.md#choosing-among-copies; docs/design/quorum.md#reco
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +19,12 @@ from raft.segments.recovery_point import read_log_state
 from raft.segments.scan import scan
 from raft.segments.segment import base_offset_of, segment_name
 from raft.segments.settings import LogConfig
+from records.batch import Batch
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.errors import DamagedFileError
 from snapshot.names import checkpoint_name, list_checkpoints
 from snapshot.reader import verify_checkpoint
+from snapshot.stream import iter_file_batches
 from snapshot.surviving_logs import NoCopyError, SurvivingLog
 
 
@@ -67,6 +70,30 @@ def read_copy(files: FileSystem, directory: Path, *, high_watermark: int = 0) ->
         damaged=is_cut,
     )
     return CopyOnDisk(log=log, checkpoint=checkpoint, damage=tuple(damage))
+
+
+def read_batches(files: FileSystem, copy: CopyOnDisk) -> Iterator[Batch]:
+    """Yield the batches of a copy's log behind its checkpoint, up to the copy's end.
+
+    Call it while the directory is unchanged since `read_copy`, which has checked every batch.
+    """
+    directory = copy.log.directory
+    start = copy.checkpoint.offset if copy.checkpoint else Offset(0)
+    names = map(base_offset_of, files.listdir(directory))
+    bases = sorted(base for base in names if base is not None)
+    for index, base in enumerate(bases):
+        if base >= copy.log.end or (index + 1 < len(bases) and bases[index + 1] <= start):
+            continue
+        path = directory / segment_name(base)
+        file = files.open(path, Mode.READ)
+        try:
+            for batch in iter_file_batches(file, path):
+                if batch.header.base_offset >= start:
+                    yield batch
+                if batch.header.end_offset >= copy.log.end:
+                    return  # damage may follow
+        finally:
+            file.close()
 
 
 def _newest_checkpoint(

@@ -150,6 +150,7 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     "esker.client": ("esker.settings", *NODE_ROOMS),
     "esker.dump": ("esker.client", *NODE_ROOMS),
     "esker.server": ("esker.settings", *NODE_ROOMS),
+    "esker.restore": ("esker.server", "esker.settings", *NODE_ROOMS),
     "esker.dev": ("esker.cli", "esker.client", "esker.server", "esker.settings", *NODE_ROOMS),
     "esker.commands": ("esker", "spark_jobs", *NODE_ROOMS),
 }

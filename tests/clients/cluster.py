@@ -67,12 +67,14 @@ class EskerCluster:
         program: Sequence[str] = PROGRAM,
         fresh: bool = False,
         format_options: Sequence[str] = (),
+        store: Path | None = None,
     ) -> None:
         """
         Args:  settings: of all nodes, over `QUICK`. settings_of: of single nodes, over those.
                program: a module and its words; the properties file comes last.
                fresh: every process imports all modules anew (`tests.processes.start`).
                format_options: of `storage format`, for every node.
+               store: another cluster's, instead of one of its own.
         """
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
@@ -80,7 +82,7 @@ class EskerCluster:
         self.broker_ids = tuple(range(FIRST_BROKER, FIRST_BROKER + brokers))
         self.ports = {node: free_port() for node in (*self.quorum_ids, *self.broker_ids)}
         self.processes: dict[int, Process] = {}
-        self.store = home / "store"
+        self.store = store or home / "store"
         self.cluster_id = self._esker("storage", "random-uuid").strip()
         self._program = tuple(program)
         self._fresh = fresh

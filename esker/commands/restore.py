@@ -1,0 +1,176 @@
+"""`esker restore`: make a new cluster of the directories that survived the loss of the old one.
+
+`plan` only reads and prints. `apply` claims the data in the object store for the new cluster, waits
+until brokers of the old one have stopped, compares the store with the logs, and writes the new
+nodes' directories. It can be run again after it was killed.
+
+Source: docs/design/restore.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from esker.commands.base import CommandGroup
+from esker.commands.cluster_access import AsJson
+from esker.commands.storage import load_or_exit
+from esker.commands.text_tables import show, table
+
+app = CommandGroup("Make a new cluster of the directories that survived a loss.")
+
+PLAN_EXAMPLE = "Example: esker restore plan --from /var/lib/esker"
+APPLY_EXAMPLE = (
+    "Example: esker restore apply --cluster-id xBIbbGYlSzqHPEyzl9QSWw --from /backup/101 "
+    "--config node1.properties --config node2.properties --config node3.properties "
+    "--config broker101.properties"
+)
+
+From = Annotated[
+    list[Path],
+    typer.Option(
+        "--from",
+        metavar="DIR",
+        help="Log directory of a voter or broker of the lost cluster; may be repeated.",
+    ),
+]
+
+
+@app.callback(epilog=PLAN_EXAMPLE)
+def restore() -> None:
+    """Make a new cluster of the directories that survived a loss."""
+
+
+@app.command(epilog=PLAN_EXAMPLE)
+def plan(from_: From, as_json: AsJson = False) -> None:
+    """Print what a restore would recover and lose; change nothing."""
+    from records.uuids import encode_uuid, random_uuid
+
+    with _refusals():
+        from esker.commands.restore_report import describe, report
+        from esker.restore.run import prepare
+
+        with (
+            tempfile.TemporaryDirectory(prefix="esker-restore-") as scratch,
+            prepare(from_, Path(scratch)) as prepared,
+        ):
+            cluster_id = encode_uuid(random_uuid())
+            words = " ".join(f"--from {path}" for path in from_)
+            text = (
+                f"{describe(prepared)}\nTo restore: esker restore apply --cluster-id {cluster_id} "
+                f"{words} --config FILE of each new node"
+            )
+            show({"clusterId": cluster_id, **report(prepared)}, text, as_json=as_json)
+
+
+@app.command(epilog=APPLY_EXAMPLE)
+def apply(
+    from_: From,
+    cluster_id: Annotated[
+        str,
+        typer.Option(
+            "--cluster-id",
+            "-t",
+            metavar="ID",
+            help="Id of the new cluster, as `esker restore plan` prints it; the same in each run "
+            "of one restore.",
+        ),
+    ],
+    node: Annotated[
+        list[Path],
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Path of the properties file of a new node whose directory to write; give those "
+            "of all voters and of one broker at least; may be repeated.",
+        ),
+    ],
+    stopped: Annotated[
+        bool,
+        typer.Option(
+            "--i-stopped-the-old-cluster",
+            help="Every node of the old cluster is stopped and stays so: do not wait for its "
+            "brokers, and accept a store that overwrites objects; default: wait.",
+        ),
+    ] = False,
+    accept_missing: Annotated[
+        bool,
+        typer.Option(
+            "--accept-missing-objects",
+            help="Go on although the store lacks objects of the logs; reading their records fails; "
+            "default: stop, and print them.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Claim the data in the store for a new cluster, and write its nodes' directories."""
+    settings = [load_or_exit(path) for path in node]
+    with _refusals():
+        from esker.commands.restore_report import describe, report
+        from esker.restore.run import Options, prepare, restore_cluster
+
+        options = Options(
+            cluster_id=cluster_id,
+            nodes=tuple(settings),
+            old_cluster_is_stopped=stopped,
+            accepts_missing_objects=accept_missing,
+        )
+        with (
+            tempfile.TemporaryDirectory(prefix="esker-restore-") as scratch,
+            prepare(from_, Path(scratch)) as prepared,
+        ):
+            tell = (lambda _: None) if as_json else typer.echo
+            done = asyncio.run(restore_cluster(prepared, options, tell=tell))
+            result: dict[str, Any] = {
+                "clusterId": cluster_id,
+                **report(prepared),
+                "missingObjects": [
+                    {"coordinator": coordinator, "objectIds": sorted(object_ids)}
+                    for coordinator, object_ids in sorted(done.missing.items())
+                ],
+                "directories": [str(path) for path in done.directories],
+            }
+            written = table(
+                ("NODE", "DIRECTORY"),
+                [(str(one.node_id), str(one.log_dir)) for one in settings],
+            )
+            text = (
+                f"{describe(prepared)}\n\n{written}\nCluster {cluster_id} is restored: start these "
+                "nodes, and format the directories of all other brokers with this id."
+            )
+            show(result, text, as_json=as_json)
+
+
+class _refusals:  # noqa: N801 (used as a function)
+    """Turns the errors of a restore into one line and exit code 1."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        from diskless.stores import StorageError as StoreError
+        from diskless.stores import StoreSettingError
+        from esker.restore.errors import RestoreError
+        from esker.server.storage import StorageError
+        from records.errors import RecordError
+        from snapshot.errors import DamagedFileError
+
+        if isinstance(
+            error,
+            RestoreError
+            | StoreError
+            | StoreSettingError
+            | StorageError
+            | RecordError
+            | DamagedFileError
+            | OSError,
+        ):
+            typer.echo(f"esker: {error}", err=True)
+            raise typer.Exit(1) from None
+
+
+__all__: Sequence[str] = ["app"]

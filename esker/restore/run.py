@@ -1,0 +1,220 @@
+"""Runs a restore: prepares the new checkpoints, claims the data, writes the directories.
+
+The order makes each step safe to repeat. Everything that can be refused from the directories alone
+is refused first. The claim names the new cluster and its plan, so a second run finds its own claim
+and goes on, and another restore is refused. A node's directory appears last, by one rename.
+
+Source: docs/design/restore.md#states-of-a-restore.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from diskless.lineage import (
+    claim_key,
+    has_conditional_writes,
+    plan_digest,
+    read_claim,
+    write_claim,
+)
+from diskless.stores import ObjectExistsError, ObjectStorage
+from diskless.stores.opening import open_store
+from esker.restore.directories import is_restored, write_directory
+from esker.restore.errors import RestoreError
+from esker.restore.objects import missing_objects
+from esker.restore.plan import Choices, choose
+from esker.restore.sources import Sources
+from esker.restore.states import Restored, restore_states
+from esker.settings.addresses import BROKER, CONTROLLER
+from esker.settings.config import NodeSettings
+from raft.segments.files import FileSystem, RealFileSystem
+from records.uuids import decode_uuid
+
+WAITED_TIMEOUTS: Final = 2
+"""Times `esker.lineage.timeout.ms` from the claim: a broker's last proof is over, and so is a
+deletion that it sent under it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The new checkpoints of a restore, and the choices that led to them."""
+
+    sources: Sources
+    choices: Choices
+    restored: Restored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The operator's part of a restore."""
+
+    cluster_id: str
+    nodes: tuple[NodeSettings, ...]
+    old_cluster_is_stopped: bool = False
+    accepts_missing_objects: bool = False
+
+
+@dataclass(slots=True)
+class Done:
+    """What a restore found and wrote."""
+
+    missing: dict[int, set[int]] = field(default_factory=dict)  # object ids by coordinator
+    directories: list[Path] = field(default_factory=list)
+
+
+@contextmanager
+def prepare(
+    paths: Sequence[Path], scratch: Path, files: FileSystem | None = None
+) -> Iterator[Prepared]:
+    """Choose among the sources and write the new checkpoints below `scratch`.
+
+    The sources are locked inside the `with` block.
+
+    Raises:  RestoreError; OSError.
+    """
+    files = files or RealFileSystem()
+    with Sources(paths, files) as sources:
+        choices = choose(sources)
+        restored = restore_states(choices, scratch, files)
+        yield Prepared(sources=sources, choices=choices, restored=restored)
+
+
+async def restore_cluster(
+    prepared: Prepared,
+    options: Options,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    files: FileSystem | None = None,
+) -> Done:
+    """Claim the data for the new cluster, and write the directories of its nodes.
+
+    Args:    tell: called with a line before each step that takes long.
+    Raises:  RestoreError; StorageError of the store; OSError.
+    """
+    files = files or RealFileSystem()
+    broker = _check_nodes(prepared, options)
+    written = [is_restored(files, node, options.cluster_id) for node in options.nodes]
+    store = open_store(broker.values)
+    try:
+        await _claim(prepared, options, store, broker.values["esker.object.key.prefix"])
+        if not options.old_cluster_is_stopped:
+            wait_s = WAITED_TIMEOUTS * broker.values["esker.lineage.timeout.ms"] / 1_000
+            tell(
+                f"The data is claimed. Waiting {wait_s:.0f} s, until the old brokers have stopped."
+            )
+            await sleep(wait_s)
+        done = Done(
+            missing=await missing_objects(
+                store,
+                broker.values["esker.object.key.prefix"],
+                prepared.restored.image.ancestors,
+                prepared.restored.objects,
+            )
+        )
+    finally:
+        await store.close()
+    if done.missing and not options.accepts_missing_objects:
+        count = sum(map(len, done.missing.values()))
+        coordinator, object_ids = next(iter(sorted(done.missing.items())))
+        shown = ", ".join(map(str, sorted(object_ids)[:10]))
+        raise RestoreError(
+            f"the store lacks {count} objects that the logs name (of coordinator {coordinator}: "
+            f"{shown}): bring them back, or give --accept-missing-objects; then run the same "
+            "command again"
+        )
+    for node, is_written in zip(options.nodes, written, strict=True):
+        if not is_written:
+            write_directory(files, node, options.cluster_id, prepared.restored.checkpoints)
+        done.directories.append(node.log_dir)
+    return done
+
+
+def _check_nodes(prepared: Prepared, options: Options) -> NodeSettings:
+    """Check that the new nodes make a cluster; return the settings of a broker.
+
+    Raises RestoreError.
+    """
+    try:
+        decode_uuid(options.cluster_id)
+    except ValueError as error:
+        raise RestoreError(f"--cluster-id: {error}; `esker restore plan` prints one") from None
+    lost = prepared.choices.cluster_id
+    ancestors = {one.cluster_id for one in prepared.restored.image.ancestors.clusters}
+    if options.cluster_id in ancestors:
+        raise RestoreError(
+            f"--cluster-id {options.cluster_id} is the id of the lost cluster or of one before it: "
+            "a restore makes a new cluster; `esker restore plan` prints an id"
+        )
+    broker = next((node for node in options.nodes if BROKER in node.roles), None)
+    if broker is None:
+        raise RestoreError(
+            f"no --config is a broker's, so the object store of cluster {lost} is unknown: give "
+            "the properties file of a broker, too"
+        )
+    given = {node.node_id for node in options.nodes if CONTROLLER in node.roles}
+    for node in options.nodes:
+        missing = sorted(set(node.voters) - given)
+        if missing:
+            raise RestoreError(
+                f"controller.quorum.voters of node {node.node_id} names voter {missing[0]}, and no "
+                "--config is that voter's: all voters' directories are written together"
+            )
+    directories = [node.log_dir.absolute() for node in options.nodes]
+    for directory in directories:
+        if directories.count(directory) > 1:
+            raise RestoreError(f"two nodes have the same log.dirs: {directory}")
+    return broker
+
+
+async def _claim(prepared: Prepared, options: Options, store: ObjectStorage, prefix: str) -> None:
+    """Claim the next timeline of the lineage for the new cluster.
+
+    Raises:  RestoreError if another restore has it, or the store cannot tell.
+    """
+    image = prepared.restored.image
+    lineage_id = image.ancestors.clusters[0].cluster_id
+    key = claim_key(prefix, lineage_id, prepared.restored.timeline)
+    if not options.old_cluster_is_stopped and not await has_conditional_writes(
+        store, prefix, options.cluster_id
+    ):
+        raise RestoreError(
+            "the object store overwrites objects although it was told not to (If-None-Match), so "
+            "it cannot tell two restores apart: stop every node of the old cluster for good, and "
+            "give --i-stopped-the-old-cluster"
+        )
+    digest = plan_digest(
+        [
+            options.cluster_id,
+            *(
+                f"{group.name} {log.choice.chosen.last_epoch} {log.choice.chosen.end} "
+                f"{log.known_committed}"
+                for group, log in prepared.choices.logs.items()
+            ),
+        ]
+    )
+    found = await read_claim(store, key, len(options.cluster_id))
+    if found not in (None, options.cluster_id):
+        raise RestoreError(
+            f"cluster {prepared.choices.cluster_id} was restored as cluster {found} already: use "
+            f"that cluster, or go on with `esker restore apply --cluster-id {found}`"
+        )
+    try:
+        await write_claim(store, key, options.cluster_id, digest)
+    except ObjectExistsError:
+        found = await read_claim(store, key, len(options.cluster_id))
+        if found != options.cluster_id:
+            raise RestoreError(
+                f"another restore of cluster {prepared.choices.cluster_id} was faster: it makes "
+                f"cluster {found}"
+            ) from None
+        raise RestoreError(
+            f"cluster {options.cluster_id} was begun from other sources: give the same --from as "
+            "in the first run"
+        ) from None

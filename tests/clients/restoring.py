@@ -1,0 +1,217 @@
+"""A cluster that loses its directories and is restored, and the ledger of its records.
+
+The ledger holds each acknowledged record by partition and offset. After a restore every one of them
+is at the same offset, or at or above the exact end of its partition, where the new timeline begins.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.clients.cluster import EskerCluster
+from tests.clients.confluent import QUICK
+from tests.processes import run
+from tests.waiting import DEADLINE_S, wait_until
+
+PAUSE_S: Final = 0.002
+AT_ONCE: Final = 500
+
+
+class Shown(NamedTuple):
+    """A record as a consumer gets it."""
+
+    value: bytes
+    leader_epoch: int
+
+
+class Ledger:
+    """The acknowledged records of a topic, by partition and offset."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[tuple[int, int], bytes] = {}
+
+    def split(
+        self, found: Mapping[tuple[int, int], Shown], exact_ends: Mapping[int, int]
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """Return the number of records at their offsets, and the places of those that are lost.
+
+        Fails for a record that is lost below its partition's exact end.
+        """
+        lost = []
+        for place, value in self.acknowledged.items():
+            shown = found.get(place)
+            if shown is None or shown.value != value:
+                partition, offset = place
+                assert offset >= exact_ends[partition], f"lost at {place}: {value!r}, now {shown}"
+                assert shown is None or shown.leader_epoch > 0, f"two contents at {place}: {shown}"
+                lost.append(place)
+        return len(self.acknowledged) - len(lost), lost
+
+
+class Load:
+    """An idempotent producer in a thread; each record is unlike any other."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.failures: list[str] = []
+        self._topic, self._partitions = topic, partitions
+        self._producer = Producer(
+            QUICK
+            | {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.timeout.ms": 60_000,
+            }
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        number, token = 0, secrets.token_hex(4)
+        while not self._stop.is_set():
+            if len(self._producer) < AT_ONCE:
+                value = f"{token}-{number:08d}".encode()
+                self._producer.produce(
+                    self._topic,
+                    value,
+                    partition=number % self._partitions,
+                    on_delivery=self._delivered,
+                )
+                number += 1
+            self._producer.poll(0)
+            time.sleep(PAUSE_S)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.ledger.acknowledged[message.partition(), message.offset()] = message.value()
+        else:
+            self.failures.append(str(error))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._producer.purge()
+        self._producer.poll(0)
+
+
+def esker(*words: str | Path) -> dict[str, Any]:
+    """Run a command in a process of its own; return its JSON."""
+    ran = run("esker", *map(str, words), "--json")
+    assert not ran.returncode, f"esker {' '.join(map(str, words))}: {ran.stderr.strip()}"
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def set_aside(cluster: EskerCluster, *nodes: int) -> list[Path]:
+    """Rename the directories of stopped nodes; return their new paths, for --from."""
+    paths = []
+    for node in nodes:
+        path = cluster.home / f"{node}.before-{len(list(cluster.home.glob(f'{node}.before-*')))}"
+        cluster.log_dir(node).rename(path)
+        paths.append(path)
+    return paths
+
+
+def delete(cluster: EskerCluster, *nodes: int) -> None:
+    """Lose the disks of stopped nodes."""
+    for node in nodes:
+        shutil.rmtree(cluster.log_dir(node))
+
+
+def apply_words(cluster: EskerCluster, cluster_id: str, sources: Sequence[Path]) -> list[str]:
+    """The words of `esker restore apply` for all nodes of a cluster."""
+    words = ["restore", "apply", "--cluster-id", cluster_id]
+    for source in sources:
+        words += ["--from", str(source)]
+    for node in cluster.ports:
+        words += ["--config", str(cluster.properties(node))]
+    return words
+
+
+def restore(cluster: EskerCluster, sources: Sequence[Path], *options: str) -> dict[str, Any]:
+    """Plan and apply; the cluster has the new id afterwards. Returns what `apply` printed."""
+    planned = esker("restore", "plan", *(f"--from={source}" for source in sources))
+    done = esker(*apply_words(cluster, planned["clusterId"], sources), *options)
+    assert done["clusterId"] == planned["clusterId"]
+    for name in ("logs", "records", "uncertainPartitions", "lostGroupOffsets"):
+        assert done[name] == planned[name], name
+    cluster.cluster_id = done["clusterId"]
+    return done
+
+
+def read_all(bootstrap: str, topic: str, partitions: int) -> dict[tuple[int, int], Shown]:
+    """Read every record of a topic, with its leader epoch."""
+    consumer = Consumer(
+        QUICK
+        | {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    found: dict[tuple[int, int], Shown] = {}
+    try:
+        consumer.assign([TopicPartition(topic, one, 0) for one in range(partitions)])
+        ended: set[int] = set()
+        deadline = time.monotonic() + DEADLINE_S
+        while len(ended) < partitions:
+            assert time.monotonic() < deadline, f"{topic}: only {sorted(ended)} ended"
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            if message.error():
+                ended.add(message.partition())
+                continue
+            place = message.partition(), message.offset()
+            found[place] = Shown(message.value(), message.leader_epoch())
+    finally:
+        consumer.close()
+    return found
+
+
+def commit(bootstrap: str, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Commit a group's offsets, as a consumer without subscription does."""
+    consumer = Consumer(QUICK | {"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        consumer.commit(
+            offsets=[TopicPartition(*place, offset) for place, offset in offsets.items()],
+            asynchronous=False,
+        )
+    finally:
+        consumer.close()
+
+
+def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[int, int]:
+    """Return the offsets that a group has committed."""
+    consumer = Consumer(QUICK | {"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        places = [TopicPartition(topic, one) for one in range(partitions)]
+        return {one.partition: one.offset for one in consumer.committed(places, DEADLINE_S)}
+    finally:
+        consumer.close()
+
+
+def wait_for_records(ledger: Ledger, count: int) -> None:
+    wait_until(lambda: len(ledger.acknowledged) >= count, f"{count} records are acknowledged")

@@ -1,0 +1,251 @@
+"""A cluster that has lost every voter is restored from one broker's directory.
+
+Source: docs/design/restore.md.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.clients.cluster import EskerCluster
+from tests.clients.confluent import QUICK, Confluent
+from tests.clients.restoring import (
+    Ledger,
+    Load,
+    commit,
+    committed,
+    delete,
+    read_all,
+    restore,
+    set_aside,
+    wait_for_records,
+)
+from tests.examples import examples, first_seed
+from tests.waiting import DEADLINE_S, wait_until
+
+TOPIC, PARTITIONS, GROUP = "ledger", 3, "readers"
+FAST = {"esker.lineage.timeout.ms": "1000"}
+
+
+def test_every_acknowledged_record_that_one_broker_knew_is_restored_at_its_offset(
+    tmp_path: Path,
+) -> None:
+    ledger = Ledger()
+    with EskerCluster(tmp_path, settings=FAST) as cluster:
+        cluster.start()
+        Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS, ledger):
+            wait_for_records(ledger, 1_500)
+            commit(cluster.bootstrap, GROUP, {(TOPIC, one): 100 for one in range(PARTITIONS)})
+            wait_for_records(ledger, 3_000)
+            cluster.kill()
+        survivor, other = cluster.broker_ids
+        sources = set_aside(cluster, survivor)
+        delete(cluster, *cluster.quorum_ids, other)
+        done = restore(cluster, sources)
+        assert not done["missingObjects"]
+        cluster.start()
+
+        exact_ends = dict.fromkeys(range(PARTITIONS), 1 << 62) | {
+            one["partition"]: one["exactEnd"] for one in done["uncertainPartitions"]
+        }
+        found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
+        ends = {p: max(o for q, o in found if q == p) + 1 for p in range(PARTITIONS)}
+        exact_ends = {p: min(exact_ends[p], ends[p]) for p in range(PARTITIONS)}
+        exact, lost = ledger.split(found, exact_ends)
+        print(f"acknowledged {len(ledger.acknowledged)} = exact {exact} + lost {len(lost)}")
+        assert exact > 2_500
+        for (partition, offset), shown in found.items():
+            assert shown.leader_epoch == (offset >= exact_ends[partition])
+        assert committed(cluster.bootstrap, GROUP, TOPIC, PARTITIONS) == dict.fromkeys(
+            range(PARTITIONS), 100
+        )
+        producer = Producer(
+            QUICK | {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True}
+        )
+        placed: list[tuple[int, int]] = []
+        for partition in range(PARTITIONS):
+            producer.produce(
+                TOPIC,
+                b"after",
+                partition=partition,
+                on_delivery=lambda _, m: placed.append((m.partition(), m.offset())),
+            )
+        assert producer.flush(30) == 0
+        assert sorted(placed) == sorted(ends.items())
+        after = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
+        assert all(after[place].value == b"after" for place in placed)
+        assert all(after[place].leader_epoch == 1 for place in placed)
+
+
+def stored(cluster: EskerCluster) -> set[str]:
+    """The keys of all objects of batches in the store."""
+    return {
+        str(path.relative_to(cluster.store))
+        for path in cluster.store.rglob("[0-9]*")
+        if path.is_file()
+    }
+
+
+def test_an_old_cluster_that_is_alive_during_a_restore_stops_and_deletes_nothing(
+    tmp_path: Path,
+) -> None:
+    """A broker was forgotten, because its machine slept; its quorum went on and marked objects."""
+    settings = FAST | {
+        "diskless.file.delete.delay.ms": "4000",
+        "esker.file.delete.interval.ms": "300",
+    }
+    ledger = Ledger()
+    with EskerCluster(tmp_path / "old", settings=settings) as old:
+        old.start()
+        survivor, forgotten = old.broker_ids
+        client = Confluent(old.bootstrap)
+        client.create_topic(TOPIC, PARTITIONS, {})
+        with Load(old.bootstrap, TOPIC, PARTITIONS, ledger):
+            wait_for_records(ledger, 300)
+        old.stop(survivor)
+        sources = set_aside(old, survivor)
+        before = stored(old)
+        client.delete_topic(TOPIC)
+        old.signal(forgotten, signal.SIGSTOP)
+
+        new = EskerCluster(tmp_path / "new", brokers=1, settings=settings, store=old.store)
+        delete(new, *new.ports)
+        with new:
+            restore(new, sources)
+            new.start()
+            old.signal(forgotten, signal.SIGCONT)
+            assert old.processes.pop(forgotten).wait(DEADLINE_S) == 1
+            assert f"was restored as cluster {new.cluster_id}" in old.output(forgotten)
+            assert before <= stored(old)
+            found = read_all(new.bootstrap, TOPIC, PARTITIONS)
+            exact, lost = ledger.split(found, dict.fromkeys(range(PARTITIONS), 1 << 62))
+            assert (exact, lost) == (len(ledger.acknowledged), [])
+
+
+def test_a_consumer_that_read_beyond_the_exact_end_is_told_by_the_leader_epoch(
+    tmp_path: Path,
+) -> None:
+    """The only survivor was stopped before the last records, which a consumer has read."""
+    ledger = Ledger()
+    with EskerCluster(tmp_path, settings=FAST) as cluster:
+        cluster.start()
+        Confluent(cluster.bootstrap).create_topic(TOPIC, 1, {})
+        survivor, other = cluster.broker_ids
+        with Load(cluster.bootstrap, TOPIC, 1, ledger):
+            wait_for_records(ledger, 200)
+        cluster.stop(survivor)
+        with Load(cluster.bootstrap, TOPIC, 1, ledger):
+            wait_for_records(ledger, len(ledger.acknowledged) + 200)
+        read = max(offset for _, offset in ledger.acknowledged) + 1
+        commit(cluster.bootstrap, GROUP, {(TOPIC, 0): read})
+        cluster.kill()
+        sources = set_aside(cluster, survivor)
+        delete(cluster, *cluster.quorum_ids, other)
+        done = restore(cluster, sources)
+        cluster.start()
+        after = Ledger()
+        with Load(cluster.bootstrap, TOPIC, 1, after):
+            wait_for_records(after, 300)  # the lost offsets have other records now
+        exact_end = min(offset for _, offset in after.acknowledged)
+        for one in done["uncertainPartitions"]:
+            exact_end = one["exactEnd"]
+        assert 0 < exact_end < read
+
+        found = read_all(cluster.bootstrap, TOPIC, 1)
+        exact, lost = ledger.split(found, {0: exact_end})
+        print(f"acknowledged {len(ledger.acknowledged)} = exact {exact} + lost {len(lost)}")
+        assert len(lost) == read - exact_end
+        consumer = Consumer(
+            QUICK
+            | {
+                "bootstrap.servers": cluster.bootstrap,
+                "group.id": "external",
+                "auto.offset.reset": "error",
+                "enable.auto.commit": False,
+            }
+        )
+        try:
+            consumer.assign([TopicPartition(TOPIC, 0, read - 1, leader_epoch=0)])
+            told = wait_until(
+                lambda: (message := consumer.poll(0.5)) and message.error(), "an error"
+            )
+            assert "log truncation detected" in told.str(), told
+            assert f"broker end offset is {exact_end} (offset leader epoch 0)" in told.str(), told
+            consumer.assign([TopicPartition(TOPIC, 0, exact_end, leader_epoch=0)])
+            message = wait_until(lambda: consumer.poll(0.5), "a record")
+            assert (message.error(), message.offset()) == (None, exact_end)
+            assert message.leader_epoch() == 1
+        finally:
+            consumer.close()
+
+
+def _lose_all_but_a_broker(cluster: EskerCluster) -> list[Path]:
+    survivor, *others = cluster.broker_ids
+    sources = set_aside(cluster, survivor)
+    delete(cluster, *cluster.quorum_ids, *others)
+    return sources
+
+
+def _lose_all_but_a_voter(cluster: EskerCluster) -> list[Path]:
+    survivor, *others = cluster.quorum_ids
+    sources = set_aside(cluster, survivor)
+    delete(cluster, *cluster.broker_ids, *others)
+    return sources
+
+
+def _lose_a_majority(cluster: EskerCluster) -> list[Path]:
+    survivor, *others = cluster.quorum_ids
+    sources = set_aside(cluster, survivor, *cluster.broker_ids)
+    delete(cluster, *others)
+    return sources
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("lose", [_lose_all_but_a_broker, _lose_all_but_a_voter, _lose_a_majority])
+def test_a_cluster_is_restored_again_and_again_at_random_moments(
+    tmp_path: Path, lose: Callable[[EskerCluster], list[Path]]
+) -> None:
+    """The restored cluster is lost in turn, so its timelines add up. `make drill` runs this."""
+    seed = first_seed()
+    random, losses = Random(seed), examples(3)
+    print(f"reproduce: ESKER_FIRST_SEED={seed}")
+    ledger = Ledger()
+    exact_ends = dict.fromkeys(range(PARTITIONS), 0)
+    with EskerCluster(tmp_path, settings=FAST) as cluster:
+        cluster.start()
+        Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
+        for timeline in range(1, losses + 1):
+            with Load(cluster.bootstrap, TOPIC, PARTITIONS, ledger):
+                wait_for_records(ledger, len(ledger.acknowledged) + 100)
+                time.sleep(random.uniform(0, 6))
+                cluster.kill()
+            began = time.monotonic()
+            done = restore(cluster, lose(cluster))
+            took_s = time.monotonic() - began
+            cluster.start()
+            found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
+            ends = {p: max(o for q, o in found if q == p) + 1 for p in range(PARTITIONS)}
+            exact_ends = ends | {
+                one["partition"]: one["exactEnd"] for one in done["uncertainPartitions"]
+            }
+            exact, lost = ledger.split(found, exact_ends)
+            print(
+                f"timeline {timeline}: acknowledged {len(ledger.acknowledged)} = exact {exact} + "
+                f"lost {len(lost)}; restored in {took_s:.1f} s; printed: "
+                f"{sum(log['lostRecords'] for log in done['logs'])} log records lost, "
+                f"{sum(log['doubtfulRecords'] for log in done['logs'])} doubtful"
+            )
+            for place in lost:
+                del ledger.acknowledged[place]
+            for (partition, offset), shown in found.items():
+                is_new = offset >= exact_ends[partition]
+                assert (shown.leader_epoch == timeline) == is_new, (partition, offset, shown)

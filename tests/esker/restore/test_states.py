@@ -1,0 +1,159 @@
+"""The state of a restored cluster: one cut, one jump of all counters, one timeline more.
+
+Source: docs/design/restore.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.controller.reconciliation import Reconciliation
+from esker.restore.errors import RestoreError
+from raft.driver.config import METADATA_GROUP
+from records.diskless import CoordinatorState, DisklessBrokerState, LeaseState, ObjectsState
+from records.features import ESKER_VERSION
+from records.groups import GroupOffsetsRecord, GroupsState
+from records.metadata import FeatureLevelRecord, ProducerIdsRecord, RegisterBrokerRecord
+from records.timelines import PartitionTimelinesRecord, TimelineRecord
+from tests.coordinator.batch.actors import TOPIC
+from tests.esker.restore.lost import (
+    CLUSTER_ID,
+    COORDINATOR,
+    EPOCH,
+    GROUPS,
+    LOGS,
+    lease_of,
+    lost_logs,
+    prepared,
+    write_node,
+)
+
+
+def test_each_counter_jumps_over_all_that_the_lost_cluster_can_have_used(tmp_path: Path) -> None:
+    source = write_node(tmp_path / "101", lost_logs(), election_epoch=EPOCH + 3)
+    with prepared(tmp_path / "scratch", source) as (found, new):
+        jump = found.restored.jump
+        assert jump.leader_epoch >= EPOCH + 3 + 2**16
+        assert jump.cluster_offset >= 40 + 2**20  # the broker's epoch
+        for group in LOGS:
+            _, snapshot_id = found.restored.checkpoints[group]
+            assert snapshot_id.epoch == jump.leader_epoch
+            assert snapshot_id.offset > found.choices.logs[group].choice.chosen.end
+        assert found.restored.checkpoints[METADATA_GROUP][1].offset == jump.cluster_offset
+        ids = [r.next_producer_id for r in new.of(METADATA_GROUP, ProducerIdsRecord)]  # type: ignore[attr-defined]
+        assert max(ids) >= 4_001 + 10_000  # of a producer that only the coordinator knew
+        (state,) = new.of(COORDINATOR, CoordinatorState)
+        assert isinstance(state, CoordinatorState)
+        assert state.next_object_id >= 100 + 2**20
+        assert state.next_lease_id >= 1 + 2**20
+        (owners,) = new.of(GROUPS, GroupsState)
+        assert isinstance(owners, GroupsState)
+        assert owners.next_ownership_epoch >= 8 + 2**20
+
+
+def test_no_lease_is_open_and_no_broker_serves_in_the_restored_state(tmp_path: Path) -> None:
+    source = write_node(tmp_path / "101", lost_logs())
+    with prepared(tmp_path / "scratch", source) as (_, new):
+        leases = [lease_of(one) for one in new.of(COORDINATOR, LeaseState)]  # type: ignore[arg-type]
+        assert leases
+        assert not any(lease.is_open for lease in leases)
+        brokers = new.of(METADATA_GROUP, RegisterBrokerRecord)
+        assert [(b.broker_id, b.fenced) for b in brokers] == [(101, True)]  # type: ignore[attr-defined]
+        (known,) = new.of(COORDINATOR, DisklessBrokerState)
+        assert isinstance(known, DisklessBrokerState)
+        assert known.broker_epoch == 40
+
+
+def test_ids_that_the_lost_cluster_may_have_committed_later_are_not_deleted(
+    tmp_path: Path,
+) -> None:
+    source = write_node(tmp_path / "101", lost_logs())
+    with prepared(tmp_path / "scratch", source) as (_, new):
+        (lease,) = (lease_of(one) for one in new.of(COORDINATOR, LeaseState))  # type: ignore[arg-type]
+        assert (lease.last_committed_id, lease.end_object_id, lease.orphans) == (1, 100, ())
+
+
+def test_objects_of_the_lost_cluster_keep_their_keys(tmp_path: Path) -> None:
+    source = write_node(tmp_path / "101", lost_logs())
+    with prepared(tmp_path / "scratch", source) as (found, new):
+        (timeline,) = new.of(METADATA_GROUP, TimelineRecord)
+        assert isinstance(timeline, TimelineRecord)
+        assert timeline.timeline == 1
+        (state,) = new.of(COORDINATOR, CoordinatorState)
+        ancestors = found.restored.image.ancestors
+        assert isinstance(state, CoordinatorState)
+        assert ancestors.find(0, state.next_object_id - 1) == CLUSTER_ID
+        assert ancestors.find(0, state.next_object_id) is None
+        objects = [i for r in new.of(COORDINATOR, ObjectsState) for i in r.object_ids]  # type: ignore[attr-defined]
+        assert objects == [0, 1]
+        assert found.restored.objects == {0: {0, 1}}
+
+
+def test_a_new_timeline_begins_at_the_last_offset_that_was_known_to_be_committed(
+    tmp_path: Path,
+) -> None:
+    source = write_node(tmp_path / "101", lost_logs(committed_offset=17), unknown={COORDINATOR: 1})
+    with prepared(tmp_path / "scratch", source) as (found, new):
+        assert found.restored.uncertain == [("t", 0, 10, 20)]
+        (timelines,) = new.of(METADATA_GROUP, PartitionTimelinesRecord)
+        assert isinstance(timelines, PartitionTimelinesRecord)
+        assert (timelines.topic_id, timelines.partition_index) == (TOPIC, 0)
+        assert (timelines.timelines, timelines.first_offsets) == ((0, 1), (0, 10))
+        (offsets,) = new.of(GROUPS, GroupOffsetsRecord)
+        assert isinstance(offsets, GroupOffsetsRecord)
+        assert offsets.topics[0].partitions[0].committed_offset == 10
+        (lost,) = found.restored.lost_offsets
+        assert (lost.group_id, lost.committed, lost.now) == ("g", 17, 10)
+
+
+def test_another_copy_that_agrees_may_know_more_to_be_committed(tmp_path: Path) -> None:
+    logs = lost_logs()
+    behind = write_node(tmp_path / "101", logs, unknown={COORDINATOR: 2})
+    shorter = {**logs, COORDINATOR: logs[COORDINATOR][:-1]}
+    other = write_node(tmp_path / "102", shorter, node_id=102)
+    with prepared(tmp_path / "scratch", behind, other) as (found, _):
+        log = found.choices.logs[COORDINATOR]
+        assert log.choice.chosen.directory.parent == behind
+        assert log.known_committed == len(logs[COORDINATOR]) - 1
+        assert found.restored.uncertain == [("t", 0, 10, 20)]
+
+
+def test_a_topic_that_only_a_batch_coordinator_has_is_not_taken_for_a_left_over(
+    tmp_path: Path,
+) -> None:
+    source = write_node(tmp_path / "101", lost_logs(has_topic=False))
+    with prepared(tmp_path / "scratch", source) as (found, new):
+        compared = Reconciliation(found.restored.image, 0, {TOPIC: frozenset({0})})
+        while compared.compare_slice():
+            pass
+        assert compared.left_over == []
+        assert len(found.restored.adopted) == 1
+        assert new.of(METADATA_GROUP, PartitionTimelinesRecord)
+
+
+def test_a_partition_whose_batches_no_source_has_is_reported_as_empty(tmp_path: Path) -> None:
+    logs = lost_logs()
+    del logs[COORDINATOR]
+    source = write_node(tmp_path / "101", logs)
+    with prepared(tmp_path / "scratch", source) as (found, _):
+        assert found.restored.emptied == ["t-0"]
+        (lost,) = found.restored.lost_offsets
+        assert lost.now == 0
+
+
+def test_a_restored_cluster_finalizes_the_level_of_its_records(tmp_path: Path) -> None:
+    source = write_node(tmp_path / "101", lost_logs())
+    with prepared(tmp_path / "scratch", source) as (_, new):
+        levels = {r.name: r.feature_level for r in new.of(METADATA_GROUP, FeatureLevelRecord)}  # type: ignore[attr-defined]
+        assert levels[ESKER_VERSION] == 5
+
+
+def test_a_counter_above_half_of_its_range_is_refused(tmp_path: Path) -> None:
+    source = write_node(tmp_path / "101", lost_logs(), election_epoch=2**30 + 1)
+    with (
+        pytest.raises(RestoreError, match="leader epochs have reached 1073741825, more than half"),
+        prepared(tmp_path / "scratch", source),
+    ):
+        pass

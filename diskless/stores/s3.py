@@ -43,6 +43,9 @@ __all__ = ["S3Config", "S3Storage"]
 
 T = TypeVar("T")
 
+ENCRYPTION: Final = "esker.storage.s3.encryption"
+KMS_KEY_ID: Final = "esker.storage.s3.encryption.kms.key.id"
+
 DELETE_MANY: Final = 1_000  # keys of one DeleteObjects, S3's limit
 QUIET: Final = {"Quiet": True}  # DeleteObjects then answers with failures only
 
@@ -67,11 +70,16 @@ class S3Storage:
         bucket = values.get("esker.storage.s3.bucket")
         if not bucket:
             raise StoreSettingError("esker.storage.s3.bucket", "must be set: the bucket's name")
+        encryption, kms_key_id = (values.get(key) or "" for key in (ENCRYPTION, KMS_KEY_ID))
+        if kms_key_id and not encryption.startswith("aws:kms"):
+            raise StoreSettingError(KMS_KEY_ID, f"needs {ENCRYPTION}=aws:kms")
         config = S3Config(
             bucket=bucket,
             endpoint_url=values.get("esker.storage.s3.endpoint") or None,
             region=values.get("esker.storage.s3.region") or None,
             path_style=bool(values.get("esker.storage.s3.path.style")),
+            encryption=encryption,
+            kms_key_id=kms_key_id,
         )
         try:
             return cls(config)

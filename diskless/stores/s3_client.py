@@ -64,6 +64,8 @@ class S3Config:
     endpoint_url: str | None = None  # None: Amazon's, by region
     region: str | None = None  # None: as the AWS configuration says
     path_style: bool = False  # http://host/bucket/key, as most self-hosted servers need
+    encryption: str = ""  # x-amz-server-side-encryption of new objects; "": as the bucket says
+    kms_key_id: str = ""  # of the key in AWS KMS; "": the account's own
     connections: int = 16
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 30.0
@@ -90,6 +92,13 @@ class S3Client:
         self._bucket = config.bucket
         self._prefix = f"{config.prefix.strip('/')}/" if config.prefix.strip("/") else ""
         self._attempts = config.attempts
+        self._encryption = {
+            name: value
+            for name, value in (
+                ("ServerSideEncryption", config.encryption), ("SSEKMSKeyId", config.kms_key_id),
+            )
+            if value
+        }  # fmt: skip
         self._refused, self._unreachable = ClientError, BotoCoreError
         self._transport = HTTPError  # boto3 lets these through while it reads an error's body
         try:
@@ -127,7 +136,7 @@ class S3Client:
     def put(self, key: str, body: bytes) -> None:
         """Store an object, replacing an object of the same key."""
         check_key(key)
-        self.request(key, "put_object", Body=body, ContentLength=len(body))
+        self._put(key, body)
 
     def put_new(self, key: str, body: bytes) -> None:
         """Store an object if its key is unused; of two concurrent calls, one succeeds.
@@ -137,7 +146,11 @@ class S3Client:
         Raises:  ObjectExistsError, also if an earlier attempt of this call stored it.
         """
         check_key(key)
-        self.request(key, "put_object", Body=body, ContentLength=len(body), IfNoneMatch="*")
+        self._put(key, body, IfNoneMatch="*")
+
+    def _put(self, key: str, body: bytes, **more: str) -> None:
+        more |= self._encryption
+        self.request(key, "put_object", Body=body, ContentLength=len(body), **more)
 
     def head(self, key: str) -> tuple[StoredObject, str]:
         """Return an object's size, time and ETag.

@@ -9,7 +9,7 @@ from typing import Final
 
 from diskless.stores.opening import DIRECTORY
 from esker.settings.base import Setting
-from esker.settings.values import boolean, integer
+from esker.settings.values import boolean, integer, one_of
 
 SETTINGS: Final = (
     Setting(
@@ -50,5 +50,18 @@ SETTINGS: Final = (
         str,
         "",
         "The bucket's region; default: as AWS tools find it.",
+    ),
+    Setting(
+        "esker.storage.s3.encryption",
+        one_of("AES256", "aws:kms", "aws:kms:dsse"),
+        "",
+        "Encryption that the S3 server is asked to apply to new objects (SSE): `AES256`, `aws:kms` "
+        "or `aws:kms:dsse`; default: the bucket's own.",
+    ),
+    Setting(
+        "esker.storage.s3.encryption.kms.key.id",
+        str,
+        "",
+        "The key in AWS KMS with which the server encrypts; default: the account's own.",
     ),
 )

@@ -115,4 +115,5 @@ def test_a_job_raises_a_storage_error_after_repeated_truncated_responses(
     with pytest.raises(StorageError) as found:
         job_store.read("k", *RANGE)
     assert found.value.key == "k"
-    assert server.requests == ATTEMPTS
+    # A reset may overtake the headers: then boto3 repeats that request by itself.
+    assert server.requests >= ATTEMPTS

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from diskless.stores import ByteRange, StoreSettingError
+from diskless.stores.interface import ObjectExistsError
 from diskless.stores.memory import MemoryStore
 from diskless.stores.opening import open_store
 from diskless.stores.s3 import S3Config
+from diskless.stores.s3_client import S3Client
 
 DIRECTORY = "diskless.stores.directory.DirectoryStorage"
 S3 = "diskless.stores.s3.S3Storage"
@@ -66,6 +69,31 @@ def test_the_s3_storage_class_opens_the_bucket_named_in_the_settings(s3_config: 
     asyncio.run(claim())
 
 
+def test_new_objects_are_encrypted_as_the_settings_ask_the_s3_server(s3_config: S3Config) -> None:
+    async def put(key: str, **encryption: str) -> dict[str, Any]:
+        settings = {
+            "diskless.storage.class.name": S3,
+            "esker.storage.s3.bucket": s3_config.bucket,
+            "esker.storage.s3.endpoint": s3_config.endpoint_url,
+            "esker.storage.s3.region": s3_config.region,
+            "esker.storage.s3.path.style": True,
+            **{f"esker.storage.s3.{n.replace('_', '.')}": value for n, value in encryption.items()},
+        }
+        store = open_store(settings)
+        await store.upload(key, [b"secret"], 6)
+        await store.upload(key, [b"secret"], 6)  # a retry finds its own object
+        with pytest.raises(ObjectExistsError):
+            await store.upload(key, [b"others"], 6)
+        await store.close()
+        found: dict[str, Any] = S3Client(replace(s3_config, prefix="")).request(key, "head_object")
+        return found
+
+    assert asyncio.run(put("a", encryption="AES256"))["ServerSideEncryption"] == "AES256"
+    key_id = "arn:aws:kms:us-east-1:1:key/2"
+    found = asyncio.run(put("b", encryption="aws:kms", encryption_kms_key_id=key_id))
+    assert (found["ServerSideEncryption"], found["SSEKMSKeyId"]) == ("aws:kms", key_id)
+
+
 @pytest.mark.parametrize(
     ("values", "key"),
     [
@@ -80,6 +108,15 @@ def test_the_s3_storage_class_opens_the_bucket_named_in_the_settings(s3_config: 
                 "esker.storage.directory.path": "/dev/null/objects",
             },
             "esker.storage.directory.path",
+        ),
+        (
+            {
+                "diskless.storage.class.name": S3,
+                "esker.storage.s3.bucket": "b",
+                "esker.storage.s3.encryption": "AES256",
+                "esker.storage.s3.encryption.kms.key.id": "k",
+            },
+            "esker.storage.s3.encryption.kms.key.id",
         ),
         (
             {

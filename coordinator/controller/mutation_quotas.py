@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from coordinator.controller.access import Client
 from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import MetadataImage
-from coordinator.controller.quotas import CONTROLLER_MUTATION_RATE, QuotaTable
+from coordinator.controller.quotas import CONTROLLER_MUTATION_RATE, find_quota
 from records.kafka_errors import ErrorCode
 
 EXCEEDED: Final = "The throttling quota has been exceeded."
@@ -124,8 +124,6 @@ class MutationQuotas:
         self._window = window
         self._image = image
         self._monotonic_ms = monotonic_ms
-        self._records: object = None  # that the table was made of
-        self._table = QuotaTable()
         self._buckets: dict[tuple[str, str], _Bucket] = {}
 
     def charge_of(self, api_key: int, client: Client) -> Charge | None:
@@ -133,14 +131,8 @@ class MutationQuotas:
         strict_since = STRICT_SINCE.get(api_key)
         if strict_since is None:
             return None
-        records = self._image().security.quotas
-        if records is not self._records:
-            self._records = records
-            self._table = QuotaTable(
-                record for (_, key), record in records.items() if key == CONTROLLER_MUTATION_RATE
-            )
-        user = client.principal.name
-        quota = self._table.find(CONTROLLER_MUTATION_RATE, user, client.client_id)
+        quotas, user = self._image().security.quotas, client.principal.name
+        quota = find_quota(quotas, CONTROLLER_MUTATION_RATE, user, client.client_id)
         if quota is None:
             return None
         bucket = self._buckets.get(quota.shared_by)

@@ -79,35 +79,23 @@ class Quota(NamedTuple):
     """The user and the client id; empty: all of them."""
 
 
-class QuotaTable:
-    """The quotas of one image, by key and entity."""
+Quotas = Mapping[tuple[Entity, str], ClientQuotaRecord]
+"""The quotas of one image, by entity and key."""
 
-    def __init__(self, records: Iterable[ClientQuotaRecord] = ()) -> None:
-        self._limits: dict[str, dict[Entity, float]] = {}
-        for record in records:
-            entity = entity_of((part.entity_type, part.entity_name) for part in record.entity)
-            self._limits.setdefault(record.key, {})[entity] = record.value
 
-    def limits(self, key: str) -> Mapping[Entity, float]:
-        """Return all quotas of one key, by entity."""
-        return self._limits.get(key, {})
+def find_quota(quotas: Quotas, key: str, user: str, client_id: str) -> Quota | None:
+    """Return the quota of one key that holds for a client, or None without a limit.
 
-    def find(self, key: str, user: str, client_id: str) -> Quota | None:
-        """Return the quota of one key that holds for a client, or None without a limit.
-
-        >>> bob = ClientQuotaRecord.EntityData(entity_type="user", entity_name="bob")
-        >>> record = ClientQuotaRecord(entity=(bob,), key="rate", value=1.0, remove=False)
-        >>> QuotaTable([record]).find("rate", "bob", "app")
-        Quota(limit=1.0, shared_by=('bob', ''))
-        """
-        limits = self._limits.get(key)
-        if not limits:
-            return None
-        for entity, shared_by in _candidates(user, client_id):
-            limit = limits.get(entity)
-            if limit is not None:
-                return Quota(limit, shared_by)
-        return None
+    >>> bob = ClientQuotaRecord.EntityData(entity_type="user", entity_name="bob")
+    >>> record = ClientQuotaRecord(entity=(bob,), key="rate", value=1.0, remove=False)
+    >>> find_quota({((("user", "bob"),), "rate"): record}, "rate", "bob", "app")
+    Quota(limit=1.0, shared_by=('bob', ''))
+    """
+    for entity, shared_by in _candidates(user, client_id):
+        record = quotas.get((entity, key))
+        if record is not None:
+            return Quota(record.value, shared_by)
+    return None
 
 
 def _candidates(user: str, client_id: str) -> Iterable[tuple[Entity, tuple[str, str]]]:

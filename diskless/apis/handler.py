@@ -31,7 +31,7 @@ from records.rpc.base import Request, Response
 Q = TypeVar("Q", bound=Request)
 
 LONG_PARTITIONS: Final = 2_000
-"""A response with more partitions is encode in a thread: some 4 ms of work."""
+"""A response with more partitions, or entries, is encoded in a thread: some 4 ms of work."""
 
 _under_way: set[asyncio.Task[None]] = set()  # a loop itself keeps no task alive
 
@@ -172,7 +172,10 @@ async def _send_when_ready(
         response = await promised
         if finish is not None:
             response = finish(response)
-        reply.send(await encode(header, response, getattr(response, "topics", ())))
+        if len(getattr(response, "entries", None) or ()) > LONG_PARTITIONS:
+            reply.send(await in_thread(payload, header, response))
+        else:
+            reply.send(await encode(header, response, getattr(response, "topics", ())))
         if in_line:
             await reply.wait_until_sent()
     except Exception as error:  # an assertion too: the connection tells the loop

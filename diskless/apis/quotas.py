@@ -15,6 +15,7 @@ from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
 from diskless.apis.handler import make_handler
 from diskless.cluster import Cluster
+from diskless.request_time import in_thread
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
 from records.rpc import security as rpc
@@ -25,7 +26,19 @@ MATCH_TYPES: Final = ("MATCH_TYPE_EXACT", "MATCH_TYPE_DEFAULT", "MATCH_TYPE_SPEC
 SEEN_HERE_S: Final = 1.0
 """The longest that the answer to a change waits for this broker's own image."""
 
+MANY_QUOTAS: Final = 500
+"""Quotas of a cluster past which they are described in a thread: some 2 ms of work."""
+
 _Entry = rpc.DescribeClientQuotasResponse.EntryData
+
+
+async def describe(
+    request: rpc.DescribeClientQuotasRequest, image: MetadataImage
+) -> rpc.DescribeClientQuotasResponse:
+    """Describe quotas, in a thread if there are many."""
+    if len(image.security.quotas) <= MANY_QUOTAS:
+        return describe_quotas(request, image)
+    return await in_thread(describe_quotas, request, image)
 
 
 def describe_quotas(
@@ -144,7 +157,7 @@ def handlers(cluster: Cluster) -> dict[int, Served]:
     return {
         48: make_handler(
             rpc.DescribeClientQuotasRequest,
-            lambda request, _: describe_quotas(request, cluster.image),
+            lambda request, _: describe(request, cluster.image),
         ),
         49: make_handler(
             rpc.AlterClientQuotasRequest,

@@ -1,7 +1,7 @@
 """The rates of clients that have quotas, by the newest image.
 
     quotas = ClientQuotas(windows)
-    quotas.take(image.security.quotas.values())
+    quotas.take(image.security.quotas)
     client = quotas.of("ann", "app")     # None: this client has no quota
 
 A rate belongs to those who share a quota, and outlives a change of the quota's value. Clients
@@ -12,7 +12,6 @@ Source: upstream's ClientQuotaManager.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from coordinator.controller.quotas import (
@@ -20,10 +19,10 @@ from coordinator.controller.quotas import (
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
-    QuotaTable,
+    Quotas,
+    find_quota,
 )
 from diskless.quotas.rates import Rate, Windows
-from records.metadata import ClientQuotaRecord
 
 MAX_CLIENTS: Final = 10_000
 """Pairs of user and client id whose quotas are known; past that they are looked up anew."""
@@ -64,7 +63,7 @@ class ClientQuotas:
         self.windows = windows
         self._max_clients = max_clients
         self._max_rates = max_rates
-        self._table = QuotaTable()
+        self._quotas: Quotas = {}
         self._clients: dict[tuple[str, str], LimitedClient | None] = {}
         self._rates: dict[tuple[str, tuple[str, str]], Rate] = {}
 
@@ -72,9 +71,9 @@ class ClientQuotas:
         """Return the number of rates."""
         return len(self._rates)
 
-    def take(self, records: Iterable[ClientQuotaRecord]) -> None:
+    def take(self, quotas: Quotas) -> None:
         """Use these quotas from now on."""
-        self._table = QuotaTable(records)
+        self._quotas = quotas
         self._clients.clear()
 
     def of(self, user: str, client_id: str, now_ms: int) -> LimitedClient | None:
@@ -88,7 +87,7 @@ class ClientQuotas:
             self._bucket(PRODUCER_BYTE_RATE, user, client_id, now_ms),
             self._bucket(CONSUMER_BYTE_RATE, user, client_id, now_ms),
             self._bucket(REQUEST_PERCENTAGE, user, client_id, now_ms),
-            self._table.find(CONTROLLER_MUTATION_RATE, user, client_id) is not None,
+            find_quota(self._quotas, CONTROLLER_MUTATION_RATE, user, client_id) is not None,
         )
         found = client if any(client) else None
         if len(self._clients) >= self._max_clients:
@@ -97,7 +96,7 @@ class ClientQuotas:
         return found
 
     def _bucket(self, key: str, user: str, client_id: str, now_ms: int) -> Bucket | None:
-        quota = self._table.find(key, user, client_id)
+        quota = find_quota(self._quotas, key, user, client_id)
         if quota is None:
             return None
         where = (key, quota.shared_by)

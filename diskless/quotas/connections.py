@@ -1,7 +1,7 @@
 """Limits how many connections an address opens in a second.
 
     quotas = ConnectionQuotas(windows, now_ms)
-    quotas.take(image.security.quotas.values())
+    quotas.take(image.security.quotas)
     Listener(..., hold_ms=quotas.hold_ms)
 
 A connection above the rate is held unread for as long as it is too early, a sample of the window at
@@ -13,13 +13,12 @@ Source: KIP-612; upstream's ConnectionQuotas.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from coordinator.controller.access import host_of
-from coordinator.controller.quotas import CONNECTION_CREATION_RATE, IP, Entity, QuotaTable
+from coordinator.controller.quotas import CONNECTION_CREATION_RATE, IP, Entity, Quotas
 from diskless.quotas.rates import Rate, Windows
-from records.metadata import ClientQuotaRecord
 
 MAX_ADDRESSES: Final = 20_000
 """Addresses whose rates are kept; the oldest are dropped, idle ones first."""
@@ -47,9 +46,13 @@ class ConnectionQuotas:
         """Return the number of rates."""
         return len(self._rates)
 
-    def take(self, records: Iterable[ClientQuotaRecord]) -> None:
+    def take(self, quotas: Quotas) -> None:
         """Use these quotas from now on."""
-        limits: Mapping[Entity, float] = QuotaTable(records).limits(CONNECTION_CREATION_RATE)
+        limits: Mapping[Entity, float] = {
+            entity: record.value
+            for (entity, key), record in quotas.items()
+            if key == CONNECTION_CREATION_RATE
+        }
         self._default = limits.get(((IP, None),))
         self._limits = {
             _canonical(name): limit for ((_, name),), limit in limits.items() if name is not None

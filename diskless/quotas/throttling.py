@@ -107,8 +107,8 @@ class Throttling:
             )
             return
         self._quotas = quotas
-        self.clients.take(quotas.values())
-        self.connections.take(quotas.values())
+        self.clients.take(quotas)
+        self.connections.take(quotas)
         keys = {key for _, key in quotas}
         self._has_quotas = not keys.isdisjoint(USER_KEYS)
         self._limits_mutations = CONTROLLER_MUTATION_RATE in keys

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from coordinator.controller import quotas
 from coordinator.controller.decide import quotas as deciding
-from coordinator.controller.quotas import Quota, QuotaTable, entity_of
+from coordinator.controller.quotas import Quota, Quotas, entity_of, find_quota
 from records.kafka_errors import ErrorCode
 from records.metadata import ClientQuotaRecord
 from tests.coordinator.controller.world import World, records_of
@@ -37,6 +37,14 @@ def record(entity: tuple[tuple[str, str | None], ...], value: float = 1.0) -> Cl
         value=value,
         remove=False,
     )
+
+
+def by_entity(*records: ClientQuotaRecord) -> Quotas:
+    """Return quotas as an image has them."""
+    return {
+        (entity_of((part.entity_type, part.entity_name) for part in one.entity), one.key): one
+        for one in records
+    }
 
 
 # --- precedence ---------------------------------------------------------------------------------
@@ -81,8 +89,8 @@ def naive(limits: dict[Any, float], user: str, client_id: str) -> Quota | None:
 
 
 def find(limits: dict[Any, float], user: str, client_id: str) -> Quota | None:
-    table = QuotaTable([record(entity, value) for entity, value in limits.items()])
-    return table.find(KEY, user, client_id)
+    quotas_of = by_entity(*(record(entity, value) for entity, value in limits.items()))
+    return find_quota(quotas_of, KEY, user, client_id)
 
 
 SOME_LIMITS = st.dictionaries(st.sampled_from(ENTITIES), st.floats(1, 9), max_size=12)
@@ -121,7 +129,7 @@ def test_a_client_without_a_client_id_has_only_quotas_of_users() -> None:
 
 
 def test_a_key_without_quotas_limits_nobody() -> None:
-    assert QuotaTable([record(ANN)]).find("another", "ann", "app") is None
+    assert find_quota(by_entity(record(ANN)), "another", "ann", "app") is None
 
 
 # --- setting them -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from coordinator.controller.quotas import PRODUCER_BYTE_RATE
 from diskless.quotas.clients import ClientQuotas
 from diskless.quotas.rates import MAX_THROTTLE_MS, Rate, Windows
-from tests.coordinator.controller.test_quotas import record
+from tests.coordinator.controller.test_quotas import by_entity, record
 
 START = 1_000_000
 
@@ -60,7 +60,7 @@ def test_a_client_that_waits_as_told_gets_no_more_than_twice_its_limit(
 
 def test_client_ids_share_a_users_quota_and_have_their_own_of_any_client_id() -> None:
     clients = ClientQuotas(Windows())
-    clients.take([record((("user", "ann"),), 100.0)])
+    clients.take(by_entity(record((("user", "ann"),), 100.0)))
     one, two = clients.of("ann", "a", START), clients.of("ann", "b", START)
     assert one is not None
     assert two is not None
@@ -68,7 +68,7 @@ def test_client_ids_share_a_users_quota_and_have_their_own_of_any_client_id() ->
     assert two.produce is not None
     assert one.produce.rate is two.produce.rate
     assert clients.of("bob", "a", START) is None
-    clients.take([record((("client-id", None),), 100.0)])
+    clients.take(by_entity(record((("client-id", None),), 100.0)))
     one, two = clients.of("ann", "a", START), clients.of("bob", "b", START)
     assert one is not None
     assert two is not None
@@ -80,12 +80,12 @@ def test_client_ids_share_a_users_quota_and_have_their_own_of_any_client_id() ->
 
 def test_a_rate_outlives_a_change_of_its_limit() -> None:
     clients = ClientQuotas(Windows())
-    clients.take([record((("user", "ann"),), 100.0)])
+    clients.take(by_entity(record((("user", "ann"),), 100.0)))
     before = clients.of("ann", "a", START)
     assert before is not None
     assert before.produce is not None
     assert before.produce.take(2_000, START) == 10_000
-    clients.take([record((("user", "ann"),), 150.0)])
+    clients.take(by_entity(record((("user", "ann"),), 150.0)))
     after = clients.of("ann", "a", START)
     assert after is not None
     assert after.produce is not None
@@ -95,7 +95,9 @@ def test_a_rate_outlives_a_change_of_its_limit() -> None:
 
 def test_what_is_kept_of_clients_that_invent_client_ids_is_bounded() -> None:
     clients = ClientQuotas(Windows(), max_clients=20, max_rates=30)
-    clients.take([record((("client-id", None),), 100.0), record((("client-id", "kept"),), 1.0)])
+    clients.take(
+        by_entity(record((("client-id", None),), 100.0), record((("client-id", "kept"),), 1.0))
+    )
     for number in range(500):
         client = clients.of("ann", f"id-{number}", START + number)
         assert client is not None

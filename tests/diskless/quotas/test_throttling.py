@@ -42,6 +42,7 @@ from records.rpc.groups import (
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from records.rpc.security import AlterClientQuotasResponse, SaslHandshakeResponse
 from records.schema import zero
+from tests.coordinator.controller.test_quotas import by_entity
 from tests.diskless.broker_world import running_broker
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import batch, fetching
@@ -334,11 +335,11 @@ def test_an_addresss_own_quota_goes_before_the_default_in_any_notation() -> None
     now_ms = 0
     quotas = ConnectionQuotas(Windows(2, 1_000), lambda: now_ms, max_addresses=5)
     quotas.take(
-        [
+        by_entity(
             record_of((("ip", None),), 1.0),
             record_of((("ip", "0:0:0:0:0:0:0:1"),), 100.0),
             record_of((("ip", "10.0.0.7"),), 3.0),
-        ]
+        )
     )
     for _ in range(50):
         assert quotas.hold_ms("::1:4711") == 0
@@ -349,7 +350,7 @@ def test_an_addresss_own_quota_goes_before_the_default_in_any_notation() -> None
     for number in range(100):
         quotas.hold_ms(f"10.0.1.{number}:1")
         assert len(quotas) <= 5
-    quotas.take([])
+    quotas.take({})
     assert quotas.hold_ms("10.0.0.8:1") == 0
     assert len(quotas) == 0
 

@@ -46,7 +46,8 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.readers.inputs import open_logs
 from spark_jobs.readers.spans import ReadPlan, plan_spans, share_out
-from spark_jobs.source.options import LAST, OptionError, Options, parse_options
+from spark_jobs.source.option_error import OptionError
+from spark_jobs.source.options import LAST, Options, parse_options
 from spark_jobs.source.span_partition import (
     LOG_COLUMN,
     SpanPartition,

@@ -16,6 +16,7 @@ from spark_jobs.readers.log_files import SPLIT_BYTES
 from spark_jobs.readers.logs import Logs, LogsError
 from spark_jobs.readers.object_store import StoreOptions
 from spark_jobs.readers.spans import TASK_BYTES
+from spark_jobs.source.option_error import OptionError
 from spark_jobs.tables.schemas import RECORD
 from spark_jobs.tables.views import (
     CONSUMER_OFFSETS,
@@ -50,10 +51,6 @@ OPTIONS: Final[Mapping[str, str]] = {
     "startingOffsets": "start of a stream: earliest (default), latest, checkpoint or an offset",
     "maxOffsetsPerTrigger": "log offsets in one batch of a stream; default: all available",
 }
-
-
-class OptionError(ValueError):
-    """An option is missing, unknown or impossible. The message names it."""
 
 
 OTHER_LOGS: Final = (f"{CONSUMER_OFFSETS}0", f"{TRANSACTION_STATE}0")

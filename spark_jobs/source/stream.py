@@ -41,7 +41,8 @@ from spark_jobs.readers.inputs import open_logs
 from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.logs import HasCheckpoints, Log, Logs, Span
 from spark_jobs.readers.spans import epoch_before, plan_spans, share_out
-from spark_jobs.source.options import CHECKPOINT, EARLIEST, LATEST, OptionError, Options
+from spark_jobs.source.option_error import OptionError
+from spark_jobs.source.options import CHECKPOINT, EARLIEST, LATEST, Options
 from spark_jobs.source.span_partition import SpanPartition, read_partition
 
 log = logging.getLogger("spark_jobs")

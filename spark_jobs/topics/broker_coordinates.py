@@ -28,7 +28,6 @@ from records.marker_batches import marker_batch
 from records.rpc.batch_coordinator import FindBatchesRequest, FindBatchesResponse
 from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from spark_jobs.readers.quorum_link import Address
 from spark_jobs.topics.coordinates import (
     FINAL,
     MARKER,
@@ -40,6 +39,7 @@ from spark_jobs.topics.coordinates import (
     TopicPartition,
     Wanted,
 )
+from spark_jobs.topics.options import Address
 
 T = TypeVar("T")
 Item = TypeVar("Item")

@@ -17,10 +17,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from spark_jobs.readers.inputs import Inputs
 from spark_jobs.readers.object_store import ObjectStore, StoreOptions, open_store
-from spark_jobs.readers.quorum_link import Address
-from spark_jobs.source.options import OptionError
+from spark_jobs.source.option_error import OptionError
 from spark_jobs.topics.coordinates import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from spark_jobs.topics.decoder import COLUMNS, HEADERS, TYPES
 
@@ -70,6 +68,18 @@ _OF_CONSUMERS: Final = frozenset(
 _SECURITY: Final = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
 
 
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """The logs that coordinates are read from."""
+
+    log_dir: Path | None
+    controllers: tuple[Address, ...]
+    archive: str | None
+
+
 class Edge(Enum):
     """An end of a partition."""
 
@@ -94,8 +104,8 @@ Offsets = Edge | Mapping[TopicPartition, int | Edge] | Times
 class Options:
     """The options of a read, parsed."""
 
-    brokers: tuple[Address, ...]  # none: from `inputs`
-    inputs: Inputs | None
+    brokers: tuple[Address, ...]  # none: from logs
+    logs: LogSource | None
     prefix: str
     store: str
     store_options: StoreOptions
@@ -139,7 +149,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         else:
             raise OptionError(f"{name}: no such option; there are: {', '.join(OPTIONS)}")
     store_options = StoreOptions(given.get("endpoint"), given.get("region"))
-    brokers, inputs = _coordinates_of(given, store_options)
+    brokers, logs = _coordinates_of(given)
     topics, pattern, assigned = _subscription(given)
     store = given.get("store")
     if not store:
@@ -150,7 +160,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         raise OptionError(f"store: {error}") from None
     return Options(
         brokers=brokers,
-        inputs=inputs,
+        logs=logs,
         prefix=given.get("prefix", "").strip("/"),
         store=store,
         store_options=store_options,
@@ -171,8 +181,8 @@ def parse_options(options: Mapping[str, str]) -> Options:
 
 
 def _coordinates_of(
-    given: Mapping[str, str], store_options: StoreOptions
-) -> tuple[tuple[Address, ...], Inputs | None]:
+    given: Mapping[str, str],
+) -> tuple[tuple[Address, ...], LogSource | None]:
     """Return the brokers, or the logs, that coordinates come from."""
     controllers = _addresses(given, "bootstrapController")
     logs = [name for name in ("logDir", "bootstrapController", "archive") if given.get(name)]
@@ -185,15 +195,8 @@ def _coordinates_of(
             f"name the source of coordinates: {BOOTSTRAP}, logDir, bootstrapController or archive"
         )
     log_dir = given.get("logDir")
-    timeout_ms = _number(given, "timeoutMs") or 30_000
-    inputs = Inputs(
-        None if log_dir is None else Path(log_dir).absolute(),
-        controllers,
-        given.get("archive"),
-        timeout_ms,
-        store_options,
-    )
-    return (), inputs
+    path = None if log_dir is None else Path(log_dir).absolute()
+    return (), LogSource(path, controllers, given.get("archive"))
 
 
 def _subscription(

@@ -20,9 +20,7 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from spark_jobs.readers.inputs import open_logs
-from spark_jobs.source.options import OptionError
-from spark_jobs.topics.broker_coordinates import BrokerCoordinates
+from spark_jobs.source.option_error import OptionError
 from spark_jobs.topics.coordinates import (
     Bounds,
     Coordinates,
@@ -32,7 +30,6 @@ from spark_jobs.topics.coordinates import (
     TopicPartition,
     Wanted,
 )
-from spark_jobs.topics.log_coordinates import LogCoordinates
 from spark_jobs.topics.options import Edge, Offsets, Options, Times
 
 log = logging.getLogger("spark_jobs")
@@ -56,10 +53,23 @@ def open_coordinates(options: Options) -> Coordinates:
 
     Raises:  LogsError; OSError.
     """
+    # Imported here, because tasks need neither: it is half of the time that they take to start.
     if options.brokers:
+        from spark_jobs.topics.broker_coordinates import BrokerCoordinates
+
         return BrokerCoordinates(options.brokers, timeout_ms=options.timeout_ms)
-    assert options.inputs is not None, "neither brokers nor logs"
-    return LogCoordinates(open_logs(options.inputs), prefix=options.prefix)
+    from spark_jobs.readers.inputs import Inputs, open_logs
+    from spark_jobs.topics.log_coordinates import LogCoordinates
+
+    assert options.logs is not None, "neither brokers nor logs"
+    inputs = Inputs(
+        options.logs.log_dir,
+        options.logs.controllers,
+        options.logs.archive,
+        options.timeout_ms,
+        options.store_options,
+    )
+    return LogCoordinates(open_logs(inputs), prefix=options.prefix)
 
 
 def warn_of_ignored(options: Options) -> None:

@@ -39,6 +39,12 @@ READS_AT_ONCE: Final = 8
 GAP_BYTES: Final = 64 * 1024
 """A gap between two runs of an object that is read rather than requested around."""
 
+SENT_BYTES: Final = 512 * 1024
+"""Arrow bytes that are sent to the JVM at once.
+
+With eight times as many, the way to the JVM takes half as much processor time again.
+"""
+
 TRIES: Final = 3
 """Times that coordinates are asked for again: each time another object may be gone."""
 
@@ -53,7 +59,15 @@ def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.R
     if type(partition) is InputPartition and partition.value is None:
         return
     assert isinstance(partition, RecordsPartition), f"not ours: {partition}"
-    yield from read_pieces(options, partition.pieces)
+    for rows in read_pieces(options, partition.pieces):
+        yield from _slices(rows)
+
+
+def _slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in slices of about `SENT_BYTES`; nothing is copied."""
+    count = max(1, rows.num_rows * SENT_BYTES // max(1, rows.nbytes))
+    for first in range(0, rows.num_rows, count):
+        yield rows.slice(first, count)
 
 
 def read_pieces(options: Options, pieces: Sequence[Found]) -> Iterator[pa.RecordBatch]:

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_jobs.source.options import OptionError
+from spark_jobs.source.option_error import OptionError
 from spark_jobs.topics.decoder import schema_of
 from spark_jobs.topics.options import Options, parse_options
 from spark_jobs.topics.planning import (

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_jobs.source.options import OptionError
+from spark_jobs.source.option_error import OptionError
 from spark_jobs.topics.coordinates import (
     Coordinates,
     CoordinatesError,

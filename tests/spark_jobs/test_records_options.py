@@ -18,7 +18,7 @@ from coordinator.controller.guarding import Asked
 from diskless.access.gate import GUARDS
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import FindBatchesRequest, FindBatchesResponse
-from spark_jobs.source.options import OptionError
+from spark_jobs.source.option_error import OptionError
 from spark_jobs.topics.coordinates import TopicPartition, Wanted
 from spark_jobs.topics.options import OPTIONS, Edge, Options, Times, parse_options
 from spark_jobs.topics.planning import split_ranges
@@ -101,9 +101,9 @@ def test_paths_are_absolute_before_a_worker_sees_them() -> None:
     options = parse_options({**LEAST, "store": "objects"})
     assert options.store == str(Path("objects").absolute())
     logs = {"logDir": "logs", "subscribe": "orders", "store": "objects"}
-    inputs = parse_options(logs).inputs
-    assert inputs is not None
-    assert inputs.log_dir == Path("logs").absolute()
+    source = parse_options(logs).logs
+    assert source is not None
+    assert source.log_dir == Path("logs").absolute()
 
 
 def test_every_option_is_documented() -> None:

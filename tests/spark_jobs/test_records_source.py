@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.source.options import OptionError
+from spark_jobs.source.option_error import OptionError
 from spark_jobs.topics.coordinates import CoordinatesError, LostOffsetsError, TopicPartition
 from spark_jobs.topics.planning import RecordsPartition
 from spark_jobs.topics.records_source import EskerRecords, RecordsReader

@@ -34,7 +34,8 @@ from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.logs import LogsError, ReplicaLogs
 from spark_jobs.readers.object_store import open_store
 from spark_jobs.source.log_source import EskerLog, LogReader, PushingReader
-from spark_jobs.source.options import OptionError, parse_options
+from spark_jobs.source.option_error import OptionError
+from spark_jobs.source.options import parse_options
 from spark_jobs.tables.schemas import RECORD, TABLES, TableError
 from spark_jobs.tables.views import VIEWS
 from tests.spark_jobs.logs import mark_committed, write_checkpoint, write_log, write_values

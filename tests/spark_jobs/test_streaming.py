@@ -18,7 +18,8 @@ from records.metadata import FeatureLevelRecord
 from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.spans import epoch_before
 from spark_jobs.source.log_source import EskerLog
-from spark_jobs.source.options import OptionError, parse_options
+from spark_jobs.source.option_error import OptionError
+from spark_jobs.source.options import parse_options
 from spark_jobs.source.stream import LogStreamReader, StreamError
 from tests.spark_jobs.logs import CLUSTER_ID, mark_committed, write_checkpoint, write_log
 

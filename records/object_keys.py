@@ -120,11 +120,14 @@ class ObjectKeys:
         if len(self.key(MAX_OBJECT_ID).encode()) > MAX_KEY_BYTES:
             raise ValueError(f"keys would exceed {MAX_KEY_BYTES} bytes: {self.prefix!r}")
 
+    def writer(self, object_id: int) -> str:
+        """Return the id of the cluster that wrote an object: this one, or an ancestor."""
+        return self.ancestors.find(self.coordinator_partition, object_id) or self.cluster_id
+
     def key(self, object_id: int) -> str:
         """Return the object store key of an object id."""
         partition = self.coordinator_partition
-        cluster_id = self.ancestors.find(partition, object_id) or self.cluster_id
-        name = f"{spread(object_id):02x}/{cluster_id}/{partition}/{object_id}"
+        name = f"{spread(object_id):02x}/{self.writer(object_id)}/{partition}/{object_id}"
         return f"{self.prefix}/{name}" if self.prefix else name
 
     def object_id(self, key: str) -> int:

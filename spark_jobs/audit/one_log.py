@@ -72,6 +72,7 @@ from spark_jobs.readers.engines import Engine
 from spark_jobs.readers.log_files import FileSpan, LogFiles
 from spark_jobs.readers.logs import DISKLESS_METADATA, Log, Logs, LogsError, Span
 from spark_jobs.readers.object_store import ObjectStore
+from spark_jobs.tables.ancestors import ancestors_of
 from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
 
 SPLIT_BYTES: Final = 16 * 1024 * 1024
@@ -149,7 +150,7 @@ class LogAudit:
         progress: Progress,
     ) -> None:
         self._log = logs.log(name)
-        self._cluster_id, self._name = logs.cluster_id, name
+        self._logs, self._name = logs, name
         self._engine, self._request, self._progress = engine, audit_request, progress
         self._report, self._findings = report, report.findings
         self.open: dict[ProducerKey, Open] = {}  # transactions, at the end of a coordinator's log
@@ -351,8 +352,9 @@ class LogAudit:
             number = int(self._name.removeprefix(DISKLESS_METADATA))
             keys = ObjectKeys(
                 prefix=self._request.prefix,
-                cluster_id=self._cluster_id,
+                cluster_id=self._logs.cluster_id,
                 coordinator_partition=number,
+                ancestors=ancestors_of(self._logs),
             )
             bucket = Bucket(self._request.store, keys, self._request.depth)
         shared = AuditContext(self._name, ledger, self._end, tuple(offsets), bucket)

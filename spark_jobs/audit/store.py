@@ -283,7 +283,7 @@ def _inspect(bucket: Bucket, claim: ObjectClaim, *, deep: bool) -> Inspection:
     except RecordError as error:
         return Inspection(claim, key, size, None, (str(error),))
     damage: tuple[str, ...] = ()
-    if footer.cluster_id != bucket.keys.cluster_id:
+    if footer.cluster_id != bucket.keys.writer(claim.object_id):
         damage = (f"its footer says cluster {footer.cluster_id}",)
     bad = [what for part in footer.partitions for what in _bad_bytes(bucket, key, claim, part)]
     return Inspection(claim, key, size, footer, damage, tuple(bad))

@@ -40,11 +40,12 @@ from diskless.compaction.planner import (
 from diskless.compaction.tasks import Source
 from diskless.fetch.runs_reader import Run
 from records.marker_batches import marker_batch
-from records.object_keys import ObjectKeys
+from records.object_keys import Ancestor, Ancestors, ObjectKeys
 from records.uuids import decode_uuid, encode_uuid
 from records.wal import APPENDED, FINAL, MARKER
 from spark_jobs.plans.sealed_file import Rows, SealedFile, writing
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA, Logs, coordinators_of
+from spark_jobs.tables.ancestors import ancestors_of
 from spark_jobs.tables.log_state import LogState, state_at
 from spark_jobs.tables.runs import NO_OBJECT, Mask, Numbers
 from spark_jobs.tables.topics import TopicSettings, topics_at
@@ -103,6 +104,9 @@ class MergePlan:
         self.prefix: str = header["prefix"]
         self.now_ms: int = header["now_ms"]
         self.object_bytes: int = header["object_bytes"]
+        self.ancestors = Ancestors(
+            tuple(Ancestor(one, tuple(below)) for one, below in header.get("ancestors", ()))
+        )
 
     @property
     def plan_id(self) -> str:
@@ -122,7 +126,10 @@ class MergePlan:
     def keys(self, coordinator: int) -> ObjectKeys:
         """Return the converter between one coordinator's object ids and their keys in the store."""
         return ObjectKeys(
-            prefix=self.prefix, cluster_id=self.cluster_id, coordinator_partition=coordinator
+            prefix=self.prefix,
+            cluster_id=self.cluster_id,
+            coordinator_partition=coordinator,
+            ancestors=self.ancestors,
         )
 
     def merges(self) -> Iterator[PlannedMerge]:
@@ -153,6 +160,7 @@ def write_plan(
     log = logs.log(CLUSTER_METADATA)
     read = {CLUSTER_METADATA: log.end_offset()}
     topics = topics_at(log, read[CLUSTER_METADATA])
+    ancestors = ancestors_of(logs)
     header = {
         "cluster_id": logs.cluster_id,
         "prefix": settings.prefix,
@@ -160,6 +168,8 @@ def write_plan(
         "object_bytes": settings.object_bytes,
         **settings.merging._asdict(),
     }
+    if ancestors.clusters:
+        header["ancestors"] = [[one, list(below)] for one, below in ancestors.clusters]
     with writing(path, PLAN, header) as rows:
         totals = _Totals(settings.max_bytes)
         for coordinator in coordinators_of(logs):
@@ -168,7 +178,7 @@ def write_plan(
             read[name] = state.offset
             keys = ObjectKeys(
                 prefix=settings.prefix, cluster_id=logs.cluster_id,
-                coordinator_partition=coordinator,
+                coordinator_partition=coordinator, ancestors=ancestors,
             )  # fmt: skip
             _plan_coordinator(state, topics, keys, settings, now_ms, totals, rows)
             progress(1)

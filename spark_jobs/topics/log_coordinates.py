@@ -15,8 +15,9 @@ from typing import NamedTuple, Self
 
 from records.internal_topics import INTERNAL_TOPICS
 from records.marker_batches import marker_batch
-from records.object_keys import ObjectKeys
+from records.object_keys import Ancestors, ObjectKeys
 from spark_jobs.readers.logs import DISKLESS_METADATA, Logs, coordinators_of
+from spark_jobs.tables.ancestors import ancestors_of
 from spark_jobs.tables.log_state import LogState, state_at
 from spark_jobs.topics.coordinates import (
     FINAL,
@@ -53,6 +54,7 @@ class LogCoordinates:
         self._logs = logs
         self._prefix = prefix
         self._partitions: dict[TopicPartition, _Partition] | None = None
+        self._ancestors: Ancestors | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +97,12 @@ class LogCoordinates:
         """Return runs from the first wanted offset of each range on."""
         return [self._find(one, committed, max_bytes) for one in wanted]
 
+    def _ancestors_now(self) -> Ancestors:
+        """Return the clusters that wrote older objects; the cluster log is read once."""
+        if self._ancestors is None:
+            self._ancestors = ancestors_of(self._logs)
+        return self._ancestors
+
     def _find(self, wanted: Wanted, committed: bool, max_bytes: int) -> Found:
         place, first, end = wanted
         one = self._partition(place)
@@ -112,6 +120,7 @@ class LogCoordinates:
             prefix=self._prefix,
             cluster_id=self._logs.cluster_id,
             coordinator_partition=one.coordinator,
+            ancestors=self._ancestors_now(),
         )
         aborted = tuple(_aborted(one, first, end)) if committed else ()
         runs: list[FoundRun] = []

@@ -22,6 +22,7 @@ from tests.clients.restoring import (
     commit,
     committed,
     delete,
+    esker,
     read_all,
     restore,
     set_aside,
@@ -83,6 +84,10 @@ def test_every_acknowledged_record_that_one_broker_knew_is_restored_at_its_offse
         after = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
         assert all(after[place].value == b"after" for place in placed)
         assert all(after[place].leader_epoch == 1 for place in placed)
+        cluster.stop(*cluster.broker_ids, *cluster.quorum_ids)
+        logs = [f"--log-dir={cluster.log_dir(node)}" for node in cluster.quorum_ids]
+        audited = esker("spark", "audit", *logs, "--store", cluster.store, "--bytes", "full")
+        assert not audited["violations"], audited
 
 
 def stored(cluster: EskerCluster) -> set[str]:
@@ -249,3 +254,47 @@ def test_a_cluster_is_restored_again_and_again_at_random_moments(
             for (partition, offset), shown in found.items():
                 is_new = offset >= exact_ends[partition]
                 assert (shown.leader_epoch == timeline) == is_new, (partition, offset, shown)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_transactions_go_on_after_a_restore(tmp_path: Path) -> None:
+    """Each transaction that was acknowledged before the survivor stopped is there, and whole."""
+    with EskerCluster(tmp_path, settings=FAST) as cluster:
+        cluster.start()
+        Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
+        producer = _transactional(cluster.bootstrap)
+        for number in range(20):
+            _commit_transaction(producer, number)
+        survivor, other = cluster.broker_ids
+        cluster.stop(survivor)
+        for number in range(20, 25):
+            _commit_transaction(producer, number)
+        producer.begin_transaction()
+        producer.produce(TOPIC, b"open", partition=0)
+        producer.flush(10)
+        cluster.kill()
+        sources = set_aside(cluster, survivor)
+        delete(cluster, *cluster.quorum_ids, other)
+        restore(cluster, sources)
+        cluster.start()
+        again = _transactional(cluster.bootstrap)
+        for number in range(100, 110):
+            _commit_transaction(again, number)
+        found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
+        numbers = sorted(int(one.value) for one in found.values())
+        whole = [*range(20), *range(100, 110)]
+        assert numbers == sorted(number for number in whole for _ in range(PARTITIONS))
+
+
+def _transactional(bootstrap: str) -> Producer:
+    producer = Producer(QUICK | {"bootstrap.servers": bootstrap, "transactional.id": "payments"})
+    producer.init_transactions(30)
+    return producer
+
+
+def _commit_transaction(producer: Producer, number: int) -> None:
+    producer.begin_transaction()
+    for partition in range(PARTITIONS):
+        producer.produce(TOPIC, str(number).encode(), partition=partition)
+    producer.commit_transaction(30)

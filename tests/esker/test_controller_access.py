@@ -13,6 +13,7 @@ from coordinator.controller.access import AccessSettings, AccessTable, Client
 from coordinator.controller.client import error_codes
 from coordinator.controller.envelope import unwrap, wrap
 from coordinator.controller.guards import GUARDS
+from coordinator.controller.mutation_quotas import MutationQuotas, MutationWindow
 from coordinator.controller.requests import SERVED
 from coordinator.controller.service import FORWARDABLE, ControllerService
 from esker.server.listener_gate import FREE, ListenerGate
@@ -28,6 +29,7 @@ from tests.coordinator.controller.test_acls import ENTRY
 from tests.coordinator.controller.world import World
 from tests.diskless.calling import Caller, call
 from tests.diskless.nonsense import Nonsense
+from tests.interop.quota_table import alter
 
 ADMIN, ANN, NODE = (Principal("User", name) for name in ("admin", "ann", "node"))
 HOST: Final = "10.0.0.9"
@@ -51,10 +53,15 @@ class Controller:
             endpoint=lambda _: None,
             node_id=1,
             access=self.table if has_authorizer else None,
+            mutations=MutationQuotas(
+                MutationWindow(2, 1),
+                image=lambda: self.world.image,
+                monotonic_ms=lambda: self.world.monotonic_ms,
+            ),
         ).handlers
 
-    def _ask(self, request: Any, send: Any, _: Any) -> None:
-        self.world.requests.ask(request, send)
+    def _ask(self, request: Any, send: Any, _: Any, charge: Any) -> None:
+        self.world.requests.ask(request, send, None, charge)
         self.world.run()
 
     def allow(self, principal: Principal, operation: int, kind: int, name: str, host: str) -> None:
@@ -169,8 +176,29 @@ def test_an_envelope_has_the_bytes_of_kafkas_principal() -> None:
     assert bytes(envelope.request_principal or b"") == b"\0\0\x05User\x04ann\0\0"
     assert bytes(envelope.client_host_address) == bytes(15) + b"\1"
     forwarded = unwrap(envelope, FORWARDABLE)
-    assert forwarded.client == Client(ANN, "0:0:0:0:0:0:0:1")
+    assert forwarded.client == Client(ANN, "0:0:0:0:0:0:0:1", "", 7)
     assert forwarded.header.api_key == 19
+
+
+def test_an_envelope_has_the_clients_id_and_the_version_that_the_client_sent() -> None:
+    """By them the controller finds the client's quota, and what the client knows of it."""
+    client = Client(ANN, "10.0.0.7", "app", 4)
+    forwarded = unwrap(wrap(creation("a"), 7, client), FORWARDABLE)
+    assert forwarded.client == client
+    assert forwarded.header.api_version == 7
+
+
+def test_a_forwarded_request_is_charged_to_its_client_and_not_to_the_broker() -> None:
+    controller = Controller(has_authorizer=False)
+    controller.world.register(1)
+    controller.world.ask(alter(((("user", "ann"),), (("controller_mutation_rate", 0.4),))))
+    assert codes(controller.forward(creation("a"))) == {"a": 0}
+    answer = controller.forward(creation("b"))
+    assert codes(answer) == {"b": E.THROTTLING_QUOTA_EXCEEDED}
+    assert answer.throttle_time_ms == 500
+    assert codes(controller.forward(creation("b"), NODE)) == {"b": 0}
+    assert codes(controller.ask(creation("b"), ANN)) == {"b": E.THROTTLING_QUOTA_EXCEEDED}
+    assert codes(controller.ask(creation("b"), ANN, 5)) == {"b": 0}, "an old client, which waits"
 
 
 # --- the listener -------------------------------------------------------------------------------

@@ -12,13 +12,12 @@ Source: KIP-612; upstream's ConnectionQuotas.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from coordinator.controller.access import host_of
 from coordinator.controller.quotas import CONNECTION_CREATION_RATE, IP, Entity, Quotas
 from diskless.quotas.rates import Rate, Windows
+from raft.net.identity import address_of, canonical_address
 
 MAX_ADDRESSES: Final = 20_000
 """Addresses whose rates are kept; the oldest are dropped, idle ones first."""
@@ -55,7 +54,9 @@ class ConnectionQuotas:
         }
         self._default = limits.get(((IP, None),))
         self._limits = {
-            _canonical(name): limit for ((_, name),), limit in limits.items() if name is not None
+            canonical_address(name): limit
+            for ((_, name),), limit in limits.items()
+            if name is not None
         }
         if not limits:
             self._rates.clear()
@@ -67,7 +68,7 @@ class ConnectionQuotas:
         """
         if self._default is None and not self._limits:
             return 0
-        address = _canonical(host_of(peer))
+        address = address_of(peer)
         limit = self._limits.get(address, self._default)
         if limit is None:
             return 0
@@ -88,17 +89,3 @@ class ConnectionQuotas:
         idle = [address for address, rate in self._rates.items() if rate.is_idle(now_ms)]
         for address in idle or list(self._rates)[: max(1, self._max_addresses // 10)]:
             del self._rates[address]
-
-
-def _canonical(address: str) -> str:
-    """Return an address in one form, whichever way it is written.
-
-    >>> _canonical("0:0:0:0:0:0:0:1"), _canonical("::ffff:10.0.0.7")
-    ('::1', '10.0.0.7')
-    """
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)

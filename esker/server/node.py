@@ -254,6 +254,8 @@ def limits_of(settings: NodeSettings) -> Limits:
     allowed = connections_allowed(settings.values["max.connections"], len(places.places))
     return Limits(
         max_connections=allowed,
+        max_connections_per_ip=settings.values["max.connections.per.ip"],
+        max_connections_per_ip_overrides=settings.values["max.connections.per.ip.overrides"],
         max_frame_bytes=settings.request_max_bytes,
         idle_ms=settings.connections_max_idle_ms,
         max_handshakes_per_second=settings.values["esker.listener.max.handshakes.per.second"],

@@ -10,6 +10,7 @@ from esker.settings.values import (
     MEBIBYTE,
     MILLISECONDS,
     boolean,
+    connections_by_address,
     integer,
     listeners,
     node_id_of,
@@ -19,6 +20,7 @@ from esker.settings.values import (
     words,
 )
 from raft.net import Limits
+from raft.net.limits import UNLIMITED
 
 SETTINGS: Final = (
     Setting(
@@ -77,6 +79,18 @@ SETTINGS: Final = (
         integer(1, 2**20),
         Limits().max_connections,
         "Maximum connections of each listener; fewer if the limit of open files is lower.",
+    ),
+    Setting(
+        "max.connections.per.ip",
+        integer(0, UNLIMITED),
+        UNLIMITED,
+        "Maximum connections of one address to each listener.",
+    ),
+    Setting(
+        "max.connections.per.ip.overrides",
+        connections_by_address,
+        {},
+        "The same for single addresses: `ADDRESS:COUNT`, comma separated.",
     ),
     Setting(
         "connections.max.idle.ms",

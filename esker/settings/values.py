@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from coordinator.controller.config_defs import ConfigDef
+from raft.net.identity import canonical_address
+from raft.net.limits import UNLIMITED
 from raft.net.security import PROTOCOLS
 from records.types import NodeId
 
@@ -98,6 +100,25 @@ def listeners(text: str) -> dict[str, Endpoint]:
         if name in found:
             raise ValueError(f"listener {name} stands twice")
         found[name] = parse_endpoint(address)
+    return found
+
+
+def connections_by_address(text: str) -> dict[str, int]:
+    """Parse a comma-separated list of `ADDRESS:COUNT`; a host name is no address.
+
+    >>> connections_by_address("10.0.0.7:5, ::1:100")
+    {'10.0.0.7': 5, '::1': 100}
+    """
+    found: dict[str, int] = {}
+    for part in words(text):
+        address, _, count = part.rpartition(":")
+        try:
+            canonical = str(ipaddress.ip_address(canonical_address(address)))
+        except ValueError:
+            raise ValueError(f"{part!r} is not ADDRESS:COUNT") from None
+        if canonical in found:
+            raise ValueError(f"{address} stands twice")
+        found[canonical] = integer(0, UNLIMITED)(count)
     return found
 
 

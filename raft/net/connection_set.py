@@ -16,6 +16,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from raft.net.errors import QUIET, Reason
 from raft.net.frames import Arena, Payload
+from raft.net.identity import address_of
 from raft.net.limits import Limits
 
 log = logging.getLogger("raft.net")
@@ -67,6 +68,9 @@ class ConnectionSet(Generic[C]):
         self.all_closed = asyncio.Event()
         self._on_close = on_close
         self._hold_ms = hold_ms
+        self._by_address: Counter[str] | None = None  # None: addresses are not limited
+        if limits.limits_addresses():
+            self._by_address = Counter()
         self._to_flush: list[C] = []
         self._memory_waiters: dict[C, None] = {}  # in order of arrival
         self._wake_due = False
@@ -80,8 +84,11 @@ class ConnectionSet(Generic[C]):
         """Count an accepted connection, or abort it if there are too many connections."""
         self.accepted += 1
         self.connections.add(connection)
+        is_allowed = self._by_address is None or self._count_address(connection.peer)
         if len(self.connections) > self.limits.max_connections:
             connection.abort(Reason.TOO_MANY_CONNECTIONS)
+        elif not is_allowed:
+            connection.abort(Reason.TOO_MANY_CONNECTIONS, "too many of this address")
         elif self.draining:
             connection.abort(Reason.SHUTDOWN)
         elif self._hold_ms is not None and (hold_ms := self._hold_ms(connection.peer)):
@@ -89,6 +96,14 @@ class ConnectionSet(Generic[C]):
             asyncio.get_running_loop().call_later(
                 hold_ms / 1_000, connection.abort, Reason.THROTTLED
             )
+
+    def _count_address(self, peer: str) -> bool:
+        """Count a connection of an address; return False for one too many."""
+        assert self._by_address is not None, "addresses are not limited"
+        address, limits = address_of(peer), self.limits
+        self._by_address[address] += 1
+        most = limits.max_connections_per_ip_overrides.get(address, limits.max_connections_per_ip)
+        return self._by_address[address] <= most
 
     def report_end(self, connection: C, reason: Reason, detail: str) -> None:
         """Count and log the end of a connection, and call `on_close`.
@@ -115,6 +130,11 @@ class ConnectionSet(Generic[C]):
 
     def remove(self, connection: C) -> None:
         """Remove a connection whose transport is closed from the set."""
+        if self._by_address is not None and connection in self.connections:
+            address = address_of(connection.peer)
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
         self.connections.discard(connection)
         if not self.connections:
             self.all_closed.set()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+UNLIMITED: Final = 2**31 - 1
+"""Connections of one address, where they are not limited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +25,12 @@ class Limits:
 
     max_connections: int = 10_000
     """max.connections: a further one is closed as soon as it is accepted."""
+
+    max_connections_per_ip: int = UNLIMITED
+    """max.connections.per.ip: a further one of an address is closed as soon as it is accepted."""
+
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    """max.connections.per.ip.overrides: the same by address."""
 
     max_in_flight_requests: int = 4_096
     """Requests of one connection without an answer; past that, its socket is not read."""
@@ -55,11 +66,17 @@ class Limits:
     max_unauthenticated_frame_bytes: int = 524_288
     """sasl.server.max.receive.size: a longer frame before authentication closes the connection."""
 
+    def limits_addresses(self) -> bool:
+        """Return whether the connections of an address are limited at all."""
+        return self.max_connections_per_ip < UNLIMITED or bool(
+            self.max_connections_per_ip_overrides
+        )
+
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value < 1:
-                raise ValueError(f"{field.name}={value}: must be at least 1")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, int) and value < 1 and each.name != "max_connections_per_ip":
+                raise ValueError(f"{each.name}={value}: must be at least 1")
         if self.max_frame_bytes > 0x1000_0000:
             # 16 03 01 (TLS), "GET " and their like must never pass for a length
             raise ValueError(f"max_frame_bytes={self.max_frame_bytes}: at most {0x1000_0000}")

@@ -257,6 +257,35 @@ def test_a_listener_closes_a_connection_beyond_the_limit_and_keeps_earlier_conne
     on_loop(main())
 
 
+@pytest.mark.parametrize(
+    ("limits", "served"),
+    [
+        (Limits(max_connections_per_ip=2), 2),
+        (Limits(max_connections_per_ip=2, max_connections_per_ip_overrides={"127.0.0.1": 1}), 1),
+        (Limits(max_connections_per_ip=0, max_connections_per_ip_overrides={"127.0.0.1": 3}), 3),
+        (Limits(max_connections_per_ip_overrides={"10.0.0.7": 1}), 4),
+    ],
+)
+def test_a_listener_closes_a_connection_of_an_address_with_too_many(on_loop, limits, served):
+    async def main():
+        listener = Listener(echo, limits=limits)
+        await listener.start("127.0.0.1", 0)
+        for _ in range(2):  # what has ended does not count
+            clients = [await connect("127.0.0.1", listener.port) for _ in range(4)]
+            await wait_until_async(lambda: len(listener.connections) == served)
+            await wait_until_async(
+                lambda clients=clients: sum(client.closed for client in clients) == 4 - served
+            )
+            assert await clients[0].request(KIND, b"1") == b"1"
+            for client in clients:
+                client.close()
+            await wait_until_async(lambda: not listener.connections)
+        assert listener.ended[Reason.TOO_MANY_CONNECTIONS] == 2 * (4 - served)
+        await listener.close()
+
+    on_loop(main())
+
+
 def test_a_listener_allocates_no_memory_beyond_its_limit_for_announced_frame_lengths(on_loop):
     """Fifty strangers announce 90 MB each and send a little: 4.5 GB announced."""
 

@@ -102,8 +102,9 @@ def apply(
         bool,
         typer.Option(
             "--accept-missing-objects",
-            help="Go on although the store lacks objects of the logs; reading their records fails; "
-            "default: stop, and print them.",
+            help="Go on although the store lacks objects of the logs: partitions begin behind "
+            "those at their start, and reading other lost records fails; default: stop, and "
+            "print them.",
         ),
     ] = False,
     as_json: AsJson = False,

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from crc32c import crc32c
+
 from esker.restore.errors import RestoreError
 from esker.server.storage import format_storage
 from esker.settings.addresses import CONTROLLER
@@ -47,6 +49,35 @@ def is_restored(files: FileSystem, settings: NodeSettings, cluster_id: str) -> b
         f"{log_dir} of node {settings.node_id} is not empty, and a restore overwrites nothing: "
         f"rename it to {log_dir}.before-{cluster_id}, and name that by --from if it is a source"
     )
+
+
+def check_same(
+    files: FileSystem,
+    settings: NodeSettings,
+    checkpoints: Mapping[Group, tuple[Path, OffsetAndEpoch]],
+) -> None:
+    """Check that an earlier run wrote a voter's directory from the same checkpoints.
+
+    The store may have had other objects then. A checkpoint that the node has dropped since is not
+    compared. Raises RestoreError.
+    """
+    for group, (path, _) in checkpoints.items():
+        written = settings.log_dir / group.name / path.name
+        if files.exists(written) and _checksum(files, written) != _checksum(files, path):
+            raise RestoreError(
+                f"{written} was written by a run that found other objects in the store: delete the "
+                "directories that this restore has written, and run the same command again"
+            )
+
+
+def _checksum(files: FileSystem, path: Path) -> int:
+    file, checksum, position = files.open(path, Mode.READ), 0, 0
+    try:
+        while data := file.read(position, min(_COPIED_AT_ONCE, file.size() - position)):
+            checksum, position = crc32c(data, checksum), position + len(data)
+    finally:
+        file.close()
+    return checksum
 
 
 def write_directory(

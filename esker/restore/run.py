@@ -25,7 +25,7 @@ from diskless.lineage import (
 )
 from diskless.stores import ObjectExistsError, ObjectStorage
 from diskless.stores.opening import open_store
-from esker.restore.directories import is_restored, write_directory
+from esker.restore.directories import check_same, is_restored, write_directory
 from esker.restore.errors import RestoreError
 from esker.restore.objects import missing_objects
 from esker.restore.plan import Choices, choose
@@ -48,6 +48,7 @@ class Prepared:
     sources: Sources
     choices: Choices
     restored: Restored
+    scratch: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ def prepare(
     with Sources(paths, files) as sources:
         choices = choose(sources)
         restored = restore_states(choices, scratch, files)
-        yield Prepared(sources=sources, choices=choices, restored=restored)
+        yield Prepared(sources=sources, choices=choices, restored=restored, scratch=scratch)
 
 
 async def restore_cluster(
@@ -129,9 +130,16 @@ async def restore_cluster(
             f"{shown}): bring them back, or give --accept-missing-objects; then run the same "
             "command again"
         )
+    restored = prepared.restored
+    if done.missing:
+        again = prepared.scratch / "without-missing-objects"
+        restored = restore_states(prepared.choices, again, files, done.missing)
+    for node, is_written in zip(options.nodes, written, strict=True):
+        if is_written:
+            check_same(files, node, restored.checkpoints)
     for node, is_written in zip(options.nodes, written, strict=True):
         if not is_written:
-            write_directory(files, node, options.cluster_id, prepared.restored.checkpoints)
+            write_directory(files, node, options.cluster_id, restored.checkpoints)
         done.directories.append(node.log_dir)
     return done
 

@@ -48,6 +48,7 @@ from records.batch import Batch
 from records.chunks import TopicPartitionToBatchCoordinatorMapping
 from records.diskless import (
     LeaseClosedRecord,
+    LogStartOffsetsRecord,
     ObjectsState,
     ProducersState,
 )
@@ -72,6 +73,8 @@ EPOCHS: Final = 1 << 16
 IDS: Final = 1 << 20
 PRODUCER_IDS: Final = 10 * 1_000
 """Ten blocks of producer ids."""
+
+_DELETE_RECORDS: Final = 0  # the reason of a moved log start
 
 HIGHEST_EPOCH: Final = 1 << 30
 HIGHEST: Final = 1 << 62
@@ -130,9 +133,16 @@ class _Coordinator:
     producer_id: int = -1  # the highest
 
 
-def restore_states(choices: Choices, scratch: Path, files: FileSystem) -> Restored:
+def restore_states(
+    choices: Choices,
+    scratch: Path,
+    files: FileSystem,
+    missing: Mapping[int, set[int]] | None = None,
+) -> Restored:
     """Build the state of each log and write its new checkpoint below `scratch`.
 
+    Args:    missing: ids of objects that the store lacks, by batch coordinator. A partition begins
+                 behind those at its start: later retention would have deleted them, too.
     Raises:  RestoreError; OSError.
     """
     cluster = load_machine(ControllerMachine(), choices.logs[METADATA_GROUP], files)
@@ -144,6 +154,8 @@ def restore_states(choices: Choices, scratch: Path, files: FileSystem) -> Restor
                 coordinators[group.partition] = _load_coordinator(log, scratch, files)
         jump = make_jump(choices, image, coordinators)
         restored = Restored(timeline=image.timeline_number + 1, jump=jump)
+        for partition, found in coordinators.items():
+            _skip_missing(found.machine, (missing or {}).get(partition, set()))
         writer = _Writer(files, scratch, choices, restored)
         for group, log in choices.logs.items():
             if group.topic == DISKLESS_METADATA:
@@ -226,6 +238,35 @@ def _partitions(machine: CoordinatorMachine) -> Iterator[tuple[TopicPartition, i
             found = store.logs.get(log_id) if log_id >= 0 else None
             if found is not None:
                 yield (topic_id, index), *found
+
+
+def _skip_missing(machine: CoordinatorMachine, missing: set[int]) -> None:
+    """Move log starts behind the runs at the start of partitions whose objects are missing."""
+    if not missing:
+        return
+    store = machine.store
+    moved: list[tuple[TopicPartition, int]] = []
+    for place, start, end in _partitions(machine):
+        log_id = store.topics.get(place[0]).log_ids[place[1]]  # type: ignore[union-attr]
+        new_start = start
+        for run in store.runs_from(log_id, start) if start < end else ():
+            if run.object_id not in missing:
+                break
+            new_start = run.last_offset + 1
+        if new_start > start:
+            moved.append((place, new_start))
+    store.begin()
+    for (topic_id, index), new_start in moved:
+        store.apply(
+            LogStartOffsetsRecord(
+                topic_ids=(topic_id,),
+                topic_indexes=(0,),
+                partitions=(index,),
+                log_start_offsets=(new_start,),
+                reason=_DELETE_RECORDS,
+            )
+        )
+    store.delete_dead_runs(1 << 60)
 
 
 # --- counters ----------------------------------------------------------------------------------

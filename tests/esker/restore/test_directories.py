@@ -25,7 +25,9 @@ from raft.driver.config import METADATA_GROUP
 from raft.driver.registry import DirectoryLock
 from raft.segments.files import RealFileSystem
 from raft.segments.properties import read_meta_properties, read_quorum_state
+from records.diskless import DisklessTopicState
 from records.object_keys import ObjectKeys
+from snapshot.reader import CheckpointReader
 from tests.esker.restore.lost import CLUSTER_ID, COORDINATOR, LOGS, Logs, lost_logs, write_node
 
 NEW_ID = "BBBBBBBBBBBBBBBBBBBBBQ"
@@ -234,6 +236,36 @@ def test_objects_that_the_store_lacks_are_named_and_nothing_is_written(home: Pat
         restore(home, home / "101")
     assert not list((home / "new").iterdir())
     assert restore(home, home / "101", accepts_missing_objects=True).missing == {0: {1}}
+
+
+def _log_starts(home: Path, node: int) -> tuple[int, int]:
+    """Return the log start and high watermark of the topic's partition in a new directory."""
+    (path,) = (home / "new" / str(node) / COORDINATOR.name).glob("*.checkpoint")
+    with CheckpointReader(RealFileSystem(), path) as reader:
+        (topic,) = (r for _, r in reader.records() if isinstance(r, DisklessTopicState))
+    return topic.log_start_offsets[0], topic.high_watermarks[0]
+
+
+@pytest.mark.parametrize(("missing", "start"), [((0,), 10), ((0, 1), 20), ((1,), 0)])
+def test_a_partition_begins_behind_the_missing_objects_at_its_start(
+    home: Path, missing: tuple[int, ...], start: int
+) -> None:
+    keys = ObjectKeys(prefix="", cluster_id=CLUSTER_ID, coordinator_partition=0)
+    for object_id in missing:
+        (home / "store" / keys.key(object_id)).unlink()
+    restore(home, home / "101", accepts_missing_objects=True)
+    assert [_log_starts(home, node) for node in (1, 2, 3)] == [(start, 20)] * 3
+
+
+def test_voters_are_not_written_by_runs_that_found_different_objects(home: Path) -> None:
+    keys = ObjectKeys(prefix="", cluster_id=CLUSTER_ID, coordinator_partition=0)
+    (home / "store" / keys.key(0)).unlink()
+    restore(home, home / "101", accepts_missing_objects=True)
+    shutil.rmtree(home / "new" / "2")
+    write_objects(home, 0)
+    with pytest.raises(RestoreError, match="by a run that found other objects in the store"):
+        restore(home, home / "101", accepts_missing_objects=True)
+    assert not (home / "new" / "2").exists()
 
 
 def test_a_store_that_overwrites_objects_needs_the_operators_word(

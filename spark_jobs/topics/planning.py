@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,7 +35,10 @@ from spark_jobs.topics.options import Edge, Offsets, Options, Times
 log = logging.getLogger("spark_jobs")
 
 PIECE_BYTES: Final = 8 * 1024 * 1024
-"""Stored bytes of a partition that are found, read and decoded together, about."""
+"""Stored bytes of a partition that are read and decoded together, about."""
+
+FIND_BYTES: Final = 64 * 1024 * 1024
+"""Stored bytes of a partition that are found by one request, about."""
 
 TASK_BYTES: Final = 32 * 1024 * 1024
 """Stored bytes that one task reads, about."""
@@ -276,7 +279,7 @@ def find_pieces(
     while left:
         try:
             found = coordinates.find(
-                list(left.values()), committed=options.committed, max_bytes=PIECE_BYTES
+                list(left.values()), committed=options.committed, max_bytes=FIND_BYTES
             )
         except LostOffsetsError as error:
             lose(error, options.fail_on_data_loss)
@@ -293,11 +296,30 @@ def find_pieces(
         numbers = {(one.partition, one.first_offset): number for number, one in left.items()}
         for piece in found:
             number = numbers[piece.partition, piece.first_offset]
-            pieces.append((number, piece))
+            pieces += ((number, part) for part in cut(piece))
             rest = left.pop(number)._replace(first_offset=piece.end_offset)
             if rest.first_offset < rest.end_offset:
                 left[number] = rest
     return sorted(pieces, key=lambda one: (one[0], one[1].first_offset))
+
+
+def cut(found: Found, piece_bytes: int = PIECE_BYTES) -> Iterator[Found]:
+    """Yield what was found in pieces of about `piece_bytes`.
+
+    Where there are aborted transactions, it stays whole: they are those of all its runs.
+    """
+    if found.aborted:
+        yield found
+        return
+    first, held = 0, 0
+    begin = found.first_offset
+    for index, run in enumerate(found.runs):
+        if index > first and held + run.size_bytes > piece_bytes:
+            runs = found.runs[first:index]
+            yield found._replace(first_offset=begin, end_offset=run.base_offset, runs=runs)
+            first, held, begin = index, 0, run.base_offset
+        held += run.size_bytes
+    yield found._replace(first_offset=begin, runs=found.runs[first:])
 
 
 def _share_out(pieces: Sequence[Found]) -> list[RecordsPartition]:

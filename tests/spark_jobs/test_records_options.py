@@ -19,9 +19,9 @@ from diskless.access.gate import GUARDS
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import FindBatchesRequest, FindBatchesResponse
 from spark_jobs.source.option_error import OptionError
-from spark_jobs.topics.coordinates import TopicPartition, Wanted
+from spark_jobs.topics.coordinates import Found, FoundRun, TopicPartition, Wanted
 from spark_jobs.topics.options import OPTIONS, Edge, Options, Times, parse_options
-from spark_jobs.topics.planning import split_ranges
+from spark_jobs.topics.planning import cut, split_ranges
 
 DOCS = Path(__file__).parents[2] / "docs"
 LEAST = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders", "store": "/objects"}
@@ -124,6 +124,26 @@ def test_ranges_are_cut_into_as_many_parts_as_asked_for() -> None:
         assert max(sizes) <= (most or 1000)
         assert min(sizes) > 0
         assert len(parts) >= min(least or 0, 1001)
+
+
+def test_what_is_found_is_cut_between_runs_unless_transactions_were_aborted() -> None:
+    sizes = [3, 3, 9, 1, 1, 1, 4]
+    runs = tuple(
+        FoundRun("key", 0, size, 10 * index, 10 * index + 10, False, None)
+        for index, size in enumerate(sizes)
+    )
+    found = Found(TopicPartition("t", 0), 5, 65, runs, ())
+    pieces = list(cut(found, 6))
+    assert [[run.size_bytes for run in piece.runs] for piece in pieces] == [
+        [3, 3], [9], [1, 1, 1], [4],
+    ]  # fmt: skip
+    assert [(piece.first_offset, piece.end_offset) for piece in pieces] == [
+        (5, 20), (20, 30), (30, 60), (60, 65),
+    ]  # fmt: skip
+    aborted = found._replace(aborted=((7, 5),))
+    assert list(cut(aborted, 6)) == [aborted]
+    empty = found._replace(runs=())
+    assert list(cut(empty, 6)) == [empty]
 
 
 def test_a_client_that_may_not_read_a_topic_does_not_find_its_batches() -> None:

@@ -5,6 +5,7 @@ Source: docs/design/security.md#transport.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from coordinator.controller.access import AccessSettings
@@ -12,16 +13,25 @@ from esker.settings.access import ALLOW_EVERYONE, AUTHORIZER, SUPER_USERS
 from esker.settings.config import NodeSettings
 from esker.settings.errors import ConfigError
 from esker.settings.security import (
+    AUDIENCE,
+    CLOCK_SKEW,
+    ISSUER,
     JAAS,
+    JWKS_REFRESH,
+    JWKS_URL,
     LIFETIME,
     MECHANISMS_KEY,
     PREFIX,
+    SCOPE_CLAIM,
+    SUB_CLAIM,
     parse_jaas,
+    parsed,
     properties_of,
     protocol_of,
 )
 from esker.settings.values import words
 from raft.net.certificates import TlsContexts, TlsSettingError, TlsSettings
+from raft.net.oauthbearer import OAUTHBEARER, CheckToken
 from raft.net.sasl import Credentials, FindCredential, ServerMechanisms
 from raft.net.security import (
     SASL_PLAINTEXT,
@@ -51,8 +61,9 @@ def listener_security(
         tls = _contexts(properties, listener, server=True)
     if protocol in (SASL_PLAINTEXT, SASL_SSL):
         options = parse_jaas(properties[JAAS]) if JAAS in properties else {}
+        enabled = words(properties[MECHANISMS_KEY])
         sasl = ServerMechanisms(
-            enabled=words(properties[MECHANISMS_KEY]),
+            enabled=enabled,
             plain_users={
                 key.removeprefix(USER_OPTION): password
                 for key, password in options.items()
@@ -60,6 +71,8 @@ def listener_security(
             },
             find_credential=find_credential,
         )
+        if OAUTHBEARER in enabled:
+            sasl = replace(sasl, check_token=_token_check(properties, listener))
     if tls is None and sasl is None:
         return None
     lifetime_ms = int(properties.get(LIFETIME, 0))
@@ -93,6 +106,27 @@ def node_outgoing_security(settings: NodeSettings) -> OutgoingSecurity | None:
         mechanism = settings.values["sasl.mechanism.controller.protocol"]
         sasl = Credentials(mechanism, options["username"], options["password"])
     return None if tls is None and sasl is None else OutgoingSecurity(tls=tls, sasl=sasl)
+
+
+def _token_check(properties: dict[str, str], listener: str) -> CheckToken:
+    """Return the check of a listener's tokens, whose keys are loaded from now on."""
+    from raft.net.tokens import KeysError, KeySet, TokenCheck, TokenSettings
+
+    keys = KeySet(properties[JWKS_URL], refresh_s=parsed(properties, JWKS_REFRESH) / 1_000)
+    try:
+        keys.start()
+    except KeysError as error:
+        raise ConfigError(f"{PREFIX}{listener.lower()}.{JWKS_URL}", str(error)) from None
+    return TokenCheck(
+        keys,
+        TokenSettings(
+            audience=parsed(properties, AUDIENCE),
+            issuer=parsed(properties, ISSUER),
+            user_claim=parsed(properties, SUB_CLAIM),
+            scope_claim=parsed(properties, SCOPE_CLAIM),
+            skew_s=parsed(properties, CLOCK_SKEW),
+        ),
+    )
 
 
 def _contexts(properties: dict[str, str], listener: str, *, server: bool) -> TlsContexts:

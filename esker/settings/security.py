@@ -14,12 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from esker.settings.base import Setting
 from esker.settings.values import integer, words
 from raft.net import Limits
 from raft.net.certificates import TlsSettingError, TlsSettings
-from raft.net.sasl import MECHANISMS, PLAIN
+from raft.net.oauthbearer import OAUTHBEARER
+from raft.net.sasl import PLAIN, SERVER_MECHANISMS
 from raft.net.security import PROTOCOLS, SASL_PLAINTEXT, SASL_SSL, SSL
 
 PREFIX: Final = "listener.name."
@@ -49,15 +51,40 @@ RECEIVE: Final = "sasl.server.max.receive.size"
 MECHANISMS_KEY: Final = "sasl.enabled.mechanisms"
 CONTROLLER_MECHANISM: Final = "sasl.mechanism.controller.protocol"
 LIFETIME: Final = "connections.max.reauth.ms"
+JWKS_URL: Final = "sasl.oauthbearer.jwks.endpoint.url"
+JWKS_REFRESH: Final = "sasl.oauthbearer.jwks.endpoint.refresh.ms"
+AUDIENCE: Final = "sasl.oauthbearer.expected.audience"
+ISSUER: Final = "sasl.oauthbearer.expected.issuer"
+SUB_CLAIM: Final = "sasl.oauthbearer.sub.claim.name"
+SCOPE_CLAIM: Final = "sasl.oauthbearer.scope.claim.name"
+CLOCK_SKEW: Final = "sasl.oauthbearer.clock.skew.seconds"
 RATE: Final = "esker.listener.max.handshakes.per.second"
 
 
 def _mechanisms(text: str) -> tuple[str, ...]:
     found = words(text)
     for mechanism in found:
-        if mechanism not in MECHANISMS:
-            raise ValueError(f"{mechanism[:40]!r} is none of {', '.join(MECHANISMS)}")
+        if mechanism not in SERVER_MECHANISMS:
+            raise ValueError(f"{mechanism[:40]!r} is none of {', '.join(SERVER_MECHANISMS)}")
     return found
+
+
+def _jwks_url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        is_file = parts.scheme == "file" and not parts.netloc and parts.path.startswith("/")
+        is_https = parts.scheme == "https" and bool(parts.hostname) and "@" not in parts.netloc
+    except ValueError:
+        is_file = is_https = False
+    if text and not is_file and not is_https:
+        raise ValueError("is neither file:///PATH nor https://HOST/PATH without a user")
+    return text
+
+
+def _claim(text: str) -> str:
+    if not text:
+        raise ValueError("is empty: name a claim")
+    return text
 
 
 def _controller_mechanism(text: str) -> str:
@@ -69,14 +96,50 @@ def _controller_mechanism(text: str) -> str:
     return text
 
 
+_OAUTH: Final = (
+    Setting(
+        JWKS_URL,
+        _jwks_url,
+        "",
+        "OAUTHBEARER: the JWKS whose keys sign tokens, `file:///PATH` or `https://HOST/PATH`.",
+    ),
+    Setting(
+        JWKS_REFRESH,
+        integer(10_000, 2**31 - 1),
+        3_600_000,
+        "OAUTHBEARER: milliseconds after which the JWKS is loaded again.",
+    ),
+    Setting(
+        AUDIENCE,
+        words,
+        (),
+        "OAUTHBEARER: audiences, comma separated, of which a token must have one; default: a "
+        "token that has an audience is refused.",
+    ),
+    Setting(ISSUER, str, "", "OAUTHBEARER: the issuer of tokens; default: any."),
+    Setting(SUB_CLAIM, _claim, "sub", "OAUTHBEARER: the claim of a token with the user's name."),
+    Setting(
+        SCOPE_CLAIM,
+        _claim,
+        "scope",
+        "OAUTHBEARER: the claim of a token with its scope, whose form alone is checked.",
+    ),
+    Setting(
+        CLOCK_SKEW,
+        integer(0, 86_400),
+        30,
+        "OAUTHBEARER: seconds that this node's clock and a token's issuer's may differ.",
+    ),
+)
+
 SETTINGS: Final = (
     *(Setting(key, str, "", text) for key, text in _TLS_HELP.items()),
     Setting(
         MECHANISMS_KEY,
         _mechanisms,
         (),
-        f"SASL mechanisms of listeners with SASL: {', '.join(MECHANISMS)}; default: none, and such "
-        "a listener must name one.",
+        f"SASL mechanisms of listeners with SASL: {', '.join(SERVER_MECHANISMS)}; default: "
+        "none, and such a listener must name one.",
     ),
     Setting(
         CONTROLLER_MECHANISM,
@@ -84,6 +147,7 @@ SETTINGS: Final = (
         PLAIN,
         "SASL mechanism of this node's connections to controllers.",
     ),
+    *_OAUTH,
     Setting(
         LIFETIME,
         integer(0, 2**31 - 1),
@@ -104,7 +168,9 @@ SETTINGS: Final = (
     ),
 )
 
-OF_LISTENERS: Final = frozenset({*_TLS_HELP, MECHANISMS_KEY, LIFETIME})
+OF_LISTENERS: Final = frozenset(
+    {*_TLS_HELP, MECHANISMS_KEY, LIFETIME, *(setting.key for setting in _OAUTH)}
+)
 """Settings that a single listener may have for itself."""
 
 SECRETS: Final = frozenset(
@@ -118,6 +184,12 @@ SECRETS: Final = frozenset(
 )
 
 _PARSERS: Final = {setting.key: setting.parse for setting in SETTINGS}
+_DEFAULTS: Final = {setting.key: setting.default for setting in SETTINGS}
+
+
+def parsed(properties: Mapping[str, str], key: str) -> Any:
+    """Return the value of a setting among a listener's (`properties_of`), or its default."""
+    return _PARSERS[key](properties[key]) if key in properties else _DEFAULTS[key]
 
 
 def is_secret(key: str) -> bool:
@@ -195,6 +267,8 @@ def check_listener(
             raise TlsSettingError(
                 where + JAAS, 'must be set, as `... required user_alice="PASSWORD";`'
             )
+        if OAUTHBEARER in mechanisms and not properties.get(JWKS_URL):
+            raise TlsSettingError(where + JWKS_URL, f"must be set: {listener} has {OAUTHBEARER}")
         if of_controller and mechanisms != (PLAIN,):
             raise TlsSettingError(where + MECHANISMS_KEY, f"controllers' listeners take {PLAIN}")
 

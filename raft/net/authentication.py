@@ -16,7 +16,8 @@ BARE, WRAPPED -- bytes of the client --> BARE, WRAPPED | DONE | closed
 DONE -- SaslHandshake --> WRAPPED, as re-authentication
 ```
 
-A refusal is answered after `FAILURE_DELAY_S`, and then the connection is closed.
+A session ends with the credential (a token's), or after `lifetime_ms`, whichever comes first. A
+refusal is answered after `FAILURE_DELAY_S`, and then the connection is closed.
 
 Source: KIP-43, KIP-152, KIP-368 (re-authentication); upstream's SaslServerAuthenticator;
 docs/design/security.md#sasl.
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
 from enum import Enum, auto
@@ -211,7 +213,7 @@ class SaslGate:
                         auth_bytes=b"",
                     ),
                 )
-            return self._refuse(connection, session, answer, f"{session.mechanism}: {error}")
+            return self._refuse(connection, session, answer, f"{session.mechanism}: {error.reason}")
         lifetime_ms = 0
         if isinstance(outcome, Authenticated):
             lifetime_ms = self._finish(connection, session, outcome)
@@ -238,9 +240,12 @@ class SaslGate:
         session.state, session.exchange = State.DONE, None
         connection.principal = Principal(USER, outcome.user)
         connection.allow_frames(self._max_frame_bytes)
-        if self._lifetime_ms:
-            session.expires_at = self._now() + self._lifetime_ms / 1_000
-        return self._lifetime_ms
+        lifetime_ms = min(self._lifetime_ms or math.inf, outcome.lifetime_ms or math.inf)
+        if lifetime_ms == math.inf:
+            session.expires_at = None
+            return 0
+        session.expires_at = self._now() + lifetime_ms / 1_000
+        return int(lifetime_ms)
 
     def _refuse(
         self, connection: ServerConnection, session: Authentication, answer: Answer, detail: str

@@ -7,9 +7,9 @@
     data = exchange.step(None)                        # then exchange.step(bytes_of_the_server)
 
 PLAIN's passwords are those of the listener's own settings (`user_NAME="..."` of its JAAS line, as
-in Kafka); SCRAM's verifiers are in the cluster log.
+in Kafka); SCRAM's verifiers are in the cluster log; OAUTHBEARER's tokens are signed by others.
 
-Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM); KIP-43, KIP-84.
+Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628 (OAUTHBEARER); KIP-43, KIP-84, KIP-255.
 """
 
 from __future__ import annotations
@@ -20,17 +20,33 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from raft.net.oauthbearer import (
+    INVALID_TOKEN,
+    OAUTHBEARER,
+    CheckToken,
+    OauthError,
+    TokenError,
+    ValidToken,
+    parse_first,
+)
 from raft.net.scram import SCRAM, ScramClient, ScramCredential, ScramError, ScramServer
 
 PLAIN: Final = "PLAIN"
 MECHANISMS: Final = (PLAIN, *SCRAM)
-"""The mechanisms of servers and clients here; GSSAPI and OAUTHBEARER are not among them."""
+"""The mechanisms of clients here."""
+
+SERVER_MECHANISMS: Final = (*MECHANISMS, OAUTHBEARER)
+"""The mechanisms of servers here; GSSAPI is not among them."""
 
 MAX_NAME: Final = 255  # characters of a user name: more cannot be a principal's here
 
 
 class SaslError(Exception):
-    """The authentication has failed; the message may be shown to the client."""
+    """The authentication has failed; the message may be shown to the client, the reason not."""
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +62,7 @@ class Authenticated:
 
     user: str
     data: bytes
+    lifetime_ms: int | None = None  # of the credential; None: it does not end
 
 
 class ServerExchange(Protocol):
@@ -66,6 +83,7 @@ class ServerMechanisms:
     enabled: Sequence[str]
     plain_users: Mapping[str, str] = field(default_factory=dict, repr=False)
     find_credential: FindCredential = lambda _user, _mechanism: None
+    check_token: CheckToken = lambda _token: _refuse_token()
     unknown_salt_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     def begin(self, mechanism: str) -> ServerExchange:
@@ -73,7 +91,13 @@ class ServerMechanisms:
         assert mechanism in self.enabled, f"{mechanism} is not enabled"
         if mechanism == PLAIN:
             return _PlainServer(self.plain_users)
+        if mechanism == OAUTHBEARER:
+            return _OauthServer(self.check_token)
         return _ScramExchange(mechanism, self.find_credential, self.unknown_salt_key)
+
+
+def _refuse_token() -> ValidToken:
+    raise TokenError("no keys are configured")
 
 
 class _PlainServer:
@@ -99,6 +123,33 @@ class _PlainServer:
             raise SaslError("Authentication failed: Client requested an authorization id that is "
                             "different from username")  # fmt: skip
         return Authenticated(user, b"")
+
+
+class _OauthServer:
+    def __init__(self, check: CheckToken) -> None:
+        self._check = check
+        self._refusal: str | None = None
+
+    def step(self, data: bytes) -> Challenge | Authenticated:
+        """Validate the token in the client's first message. Raises SaslError.
+
+        A refused token is first answered with an error in JSON, and then, whatever the client
+        says to that, the authentication fails (RFC 7628, 3.2.3).
+        """
+        if self._refusal is not None:
+            raise SaslError(INVALID_TOKEN, reason=f"the token is refused: {self._refusal}")
+        try:
+            first = parse_first(data)
+            valid = self._check(first.token)
+        except OauthError as error:
+            raise SaslError(f"Authentication failed: {error}") from None
+        except TokenError as error:
+            self._refusal = str(error)
+            return Challenge(INVALID_TOKEN.encode())
+        if first.authorization_id not in ("", valid.user):
+            raise SaslError("Authentication failed: Client requested an authorization id that is "
+                            "different from the token's principal name")  # fmt: skip
+        return Authenticated(valid.user, b"", valid.lifetime_ms)
 
 
 class _ScramExchange:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from esker.client.security import CommandConfigError, read_command_config, security_of
+from esker.server.security import listener_security
 from esker.settings.config import ConfigError, load_config, parse_config
 from esker.settings.security import parse_jaas, properties_of, protocol_of
 from raft.net.certificates import TlsSettingError
+from raft.net.oauthbearer import TokenError
 from tests.esker.test_config import BROKER, GOOD, INSECURE
 from tests.pki import Authority
+from tests.raft.net.oauth_world import token, write_jwks
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required "
 SASL = {
@@ -69,6 +74,20 @@ def test_the_protocol_map_or_the_name_of_a_listener_determines_its_security_prot
             {"listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": "x"},
             "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config",
         ),
+        (
+            {"sasl.enabled.mechanisms": "OAUTHBEARER"},
+            "listener.name.sasl_ssl.sasl.oauthbearer.jwks.endpoint.url",
+        ),
+        ({"sasl.oauthbearer.jwks.endpoint.url": "http://id.example/keys"}, None),
+        ({"sasl.oauthbearer.jwks.endpoint.url": "https://u:p@id.example/keys"}, None),
+        ({"sasl.oauthbearer.jwks.endpoint.url": "https:///keys"}, None),
+        ({"sasl.oauthbearer.jwks.endpoint.url": "file://host/keys"}, None),
+        ({"sasl.oauthbearer.jwks.endpoint.url": "https://[/keys"}, None),
+        ({"sasl.oauthbearer.clock.skew.seconds": "-1"}, None),
+        ({"sasl.oauthbearer.sub.claim.name": ""}, None),
+        ({"listener.name.sasl_ssl.sasl.oauthbearer.jwks.endpoint.url": "ftp://x"}, None),
+        ({"sasl.oauthbearer.jwt.validator.class": "x.Y"}, None),
+        ({"sasl.server.callback.handler.class": "x.Y"}, None),
     ],
 )
 def test_the_error_for_a_security_setting_names_the_setting(changes, key):
@@ -122,14 +141,60 @@ def test_a_controller_listens_beyond_loopback_only_with_authentication(more, sta
         parse_config(settings)
 
 
-def test_a_controller_listener_refuses_the_mechanism_scram():
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
+def test_a_controller_listener_refuses_mechanisms_other_than_plain(mechanism):
     settings = {
         **GOOD,
         "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT",
-        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "sasl.enabled.mechanisms": mechanism,
+        "sasl.oauthbearer.jwks.endpoint.url": "https://id.example/keys",
     }
     with pytest.raises(ConfigError, match="take PLAIN"):
         parse_config(settings)
+
+
+def oauth_settings(url, **more):
+    return {
+        **BROKER,
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:9092",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": url,
+        **more,
+    }
+
+
+def test_a_listeners_settings_of_tokens_reach_the_check_of_its_tokens(tmp_path):
+    own = "listener.name.sasl_plaintext.sasl.oauthbearer."
+    settings = oauth_settings(
+        write_jwks(tmp_path / "jwks.json"),
+        **{
+            "sasl.oauthbearer.expected.audience": "a, b",
+            own + "expected.issuer": "me",
+            own + "sub.claim.name": "client",
+            own + "scope.claim.name": "rights",
+            own + "clock.skew.seconds": "5",
+        },
+    )
+    check = listener_security(parse_config(settings), "SASL_PLAINTEXT").sasl.check_token
+    good = {"aud": "b", "iss": "me", "client": "carol"}
+    assert check(token(**good)).user == "carol"
+    wrong = (
+        {"aud": "c"},
+        {"iss": "you"},
+        {"client": None},
+        {"rights": 1},
+        {"exp": time.time() - 6},
+    )
+    for change in wrong:
+        with pytest.raises(TokenError):
+            check(token(**good | change))
+
+
+def test_a_node_without_a_readable_file_of_keys_does_not_start(tmp_path):
+    config = parse_config(oauth_settings((tmp_path / "none.json").as_uri()))
+    with pytest.raises(ConfigError, match="No such file") as refused:
+        listener_security(config, "SASL_PLAINTEXT")
+    assert refused.value.key.endswith("sasl.oauthbearer.jwks.endpoint.url")
 
 
 def test_a_node_warns_of_tls_settings_that_no_listener_uses():
@@ -154,6 +219,10 @@ def test_a_node_refuses_a_properties_file_with_secrets_that_every_user_can_read(
         ({"security.protocol": "TLS"}, "security.protocol"),
         ({"acks": "all"}, "acks"),
         ({"sasl.mechanism": "PLAIN"}, "sasl.mechanism"),
+        (
+            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"},
+            "sasl.mechanism",
+        ),
         ({"security.protocol": "SASL_PLAINTEXT"}, "sasl.mechanism"),
         (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"},

@@ -298,7 +298,7 @@ FILE_ERRORS: Final[Errors] = (RecordError, StorageError, FileNotFoundError)
 
 def _authenticate(data: bytes) -> None:
     """Feed the gate of a SASL listener with the frames of one connection, each after its length."""
-    world, at = SaslWorld(), 0
+    world, at = SaslWorld(enabled=("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER")), 0
     while at + 2 <= len(data) and not world.connection.closed:
         end = at + 2 + int.from_bytes(data[at : at + 2], "big")
         world.send(data[at + 2 : end])
@@ -316,7 +316,11 @@ def _conversations() -> list[bytes]:
     plain = b"\0" + USER.encode() + b"\0" + PASSWORD.encode()
     first = b"n,,n=alice,r=nonce"
     found = []
-    for mechanism, data in (("PLAIN", plain), ("SCRAM-SHA-256", first)):
+    for mechanism, data in (
+        ("PLAIN", plain),
+        ("SCRAM-SHA-256", first),
+        ("OAUTHBEARER", b"n,a=alice,\x01auth=Bearer a.b.c\x01x=y\x01\x01"),
+    ):
         shake = security.SaslHandshakeRequest(mechanism=mechanism)
         wrapped = frame_of(security.SaslAuthenticateRequest(auth_bytes=data), 2)
         end = [metadata] if mechanism == "PLAIN" else []

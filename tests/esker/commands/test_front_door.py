@@ -246,7 +246,7 @@ sys.argv = ["esker", "start", "missing.properties"]
 try:
     main()
 except SystemExit as end:
-    print(end.code, *({"boto3", "numpy", "pydantic", "pyspark"} & set(sys.modules)))
+    print(end.code, *({"boto3", "jwt", "numpy", "pydantic", "pyspark"} & set(sys.modules)))
 """
 
 

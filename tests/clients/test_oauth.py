@@ -1,0 +1,167 @@
+"""Real clients that authenticate by tokens (OAUTHBEARER) on a node with the issuer's keys."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.clients.secured import SecuredNode
+from tests.raft.net.oauth_world import AUDIENCE, FOREIGN_KEY, ISSUER, token, write_jwks
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+MECHANISM = "OAUTHBEARER"
+SKEW_S = 2
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    home = tmp_path_factory.mktemp("oauth")
+    more = (
+        f"sasl.oauthbearer.jwks.endpoint.url={write_jwks(home / 'jwks.json')}\n"
+        f"sasl.oauthbearer.expected.audience={AUDIENCE}\n"
+        f"sasl.oauthbearer.expected.issuer={ISSUER}\n"
+        f"sasl.oauthbearer.clock.skew.seconds={SKEW_S}\n"
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
+        "super.users=User:alice;User:node-1\n"
+    )
+    with SecuredNode(home, ("PLAIN", MECHANISM), more) as started:
+        made = started.run("topics", "create", "t", config=started.command_config("SASL_SSL"))
+        assert made.returncode == 0, made.stderr
+        yield started
+
+
+def librdkafka_config(node, new_token):
+    return {
+        "bootstrap.servers": node.address("SASL_SSL"),
+        "security.protocol": "sasl_ssl",
+        "ssl.ca.location": str(node.ca_file),
+        "sasl.mechanism": MECHANISM,
+        "oauth_cb": new_token,
+        "log_level": 0,
+    }
+
+
+def librdkafka(node, text: str, timeout_s: float) -> set[str]:
+    """The topics that librdkafka lists with a token."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient(librdkafka_config(node, lambda _: (text, time.time() + 600)))
+    admin.poll(0)
+    try:
+        return set(admin.list_topics(timeout=timeout_s).topics)
+    except KafkaException:
+        return set()
+
+
+def aiokafka_client(node, text: str, timeout_s: float) -> set[str]:
+    """The topics that aiokafka lists with a token."""
+    import ssl
+
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka.abc import AbstractTokenProvider
+    from aiokafka.errors import KafkaError
+
+    class Provider(AbstractTokenProvider):
+        async def token(self):
+            return text
+
+    async def list_topics():
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=node.address("SASL_SSL"),
+            security_protocol="SASL_SSL",
+            ssl_context=ssl.create_default_context(cafile=str(node.ca_file)),
+            sasl_mechanism=MECHANISM,
+            sasl_oauth_token_provider=Provider(),
+        )
+        try:
+            await asyncio.wait_for(consumer.start(), timeout_s)
+            return set(await consumer.topics())
+        except (KafkaError, TimeoutError):
+            return set()
+        finally:
+            await consumer.stop()
+
+    return asyncio.run(list_topics())
+
+
+def kafka_python(node, text: str, timeout_s: float) -> set[str]:
+    """The topics that kafka-python lists with a token."""
+    import ssl
+
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    class Provider(AbstractTokenProvider):
+        def token(self):
+            return text
+
+    try:
+        admin = KafkaAdminClient(
+            bootstrap_servers=node.address("SASL_SSL"),
+            bootstrap_timeout_ms=int(timeout_s * 1_000),
+            security_protocol="SASL_SSL",
+            ssl_context=ssl.create_default_context(cafile=str(node.ca_file)),
+            sasl_mechanism=MECHANISM,
+            sasl_oauth_token_provider=Provider(),
+        )
+    except (KafkaError, OSError):
+        return set()
+    try:
+        return set(admin.list_topics())
+    finally:
+        admin.close()
+
+
+CLIENTS = (librdkafka, aiokafka_client, kafka_python)
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
+def test_a_client_with_a_valid_token_has_its_users_rights(node, client):
+    assert "t" in client(node, token(), 60)
+    assert "t" not in client(node, token(sub="stranger"), 60)
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
+def test_a_client_with_a_token_of_a_foreign_key_is_refused(node, client):
+    assert client(node, token(FOREIGN_KEY), 2) == set()
+
+
+def test_the_log_has_the_reason_of_a_refusal_and_no_token(node):
+    bad = token(aud="somebody")
+    assert librdkafka(node, bad, 2) == set()
+    wait_until(
+        lambda: "the token is refused: it is for another audience" in node.output.read_text(),
+        "the refusal is logged",
+    )
+    assert bad not in node.output.read_text()
+    assert bad.split(".")[2] not in node.output.read_text()
+
+
+def test_a_producer_goes_on_with_new_tokens_on_one_connection(node):
+    from confluent_kafka import Producer
+
+    made, errors = [], []
+
+    def new_token(_config):
+        made.append(time.time())
+        return token(exp=int(time.time()) + 2), time.time() + 2
+
+    producer = Producer(
+        librdkafka_config(node, new_token) | {"error_cb": errors.append, "linger.ms": 0}
+    )
+    delivered = []
+    end = time.monotonic() + 12
+    while time.monotonic() < end:
+        producer.produce("t", b"x", on_delivery=lambda error, _: delivered.append(error))
+        producer.poll(0.05)
+    assert producer.flush(30) == 0
+    assert len(delivered) > 50
+    assert set(delivered) == {None}
+    assert len(made) >= 3
+    assert not errors

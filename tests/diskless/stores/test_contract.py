@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import pytest
 
+from diskless.lineage import claim_key, has_conditional_writes, read_claim, write_claim
 from diskless.stores import (
     ByteRange,
     ObjectExistsError,
@@ -91,6 +92,27 @@ def test_a_range_read_returns_exactly_the_requested_bytes_or_fails(open_store: O
         for negative in (ByteRange(-1, 2), ByteRange(0, -1)):
             with pytest.raises(ValueError, match="negative"):
                 await store.fetch("a", negative)
+
+    asyncio.run(claim())
+
+
+def test_of_two_claims_of_one_timeline_one_wins_and_none_is_overwritten(open_store: Open) -> None:
+    """Source: docs/design/restore.md#the-old-cluster-stops."""
+
+    async def claim() -> None:
+        store, key = open_store(), claim_key("p", "lineage", 1)
+        assert await has_conditional_writes(store, "p", "new")
+        assert await read_claim(store, key, 3) is None
+        results = await asyncio.gather(
+            *(write_claim(open_store(), key, name) for name in ("one", "two")),
+            return_exceptions=True,
+        )
+        (lost,) = (result for result in results if result is not None)
+        assert isinstance(lost, ObjectExistsError), lost
+        winner = ("one", "two")[results.index(None)]
+        await write_claim(store, key, winner)
+        assert await read_claim(store, key, 3) == winner
+        assert await keys(store) == [key]
 
     asyncio.run(claim())
 

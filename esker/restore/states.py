@@ -39,6 +39,7 @@ from coordinator.controller.machine import ControllerMachine
 from coordinator.groups.machine import GroupMachine
 from coordinator.image_machine import ImageMachine
 from coordinator.transactions.machine import TransactionMachine
+from coordinator.transactions.state import OPEN
 from esker.restore.errors import RestoreError
 from esker.restore.plan import Choices, ChosenLog
 from raft.driver.config import METADATA_GROUP
@@ -59,7 +60,7 @@ from records.internal_topics import CONSUMER_OFFSETS, DISKLESS_METADATA, TRANSAC
 from records.metadata import FeatureLevelRecord, ProducerIdsRecord, TopicRecord
 from records.schema import MetadataRecord
 from records.timelines import PartitionTimelinesRecord, TimelineRecord
-from records.transactions import TransactionsState
+from records.transactions import TransactionsState, TransactionStateRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.names import checkpoint_name
 from snapshot.reader import CheckpointReader
@@ -541,17 +542,26 @@ class _Writer:
         return tuple(limited)
 
     def write_transactions(self, machine: TransactionMachine, log: ChosenLog) -> None:
-        """Write the transaction log's checkpoint."""
+        """Write the transaction log's checkpoint: later transactions have higher numbers.
+
+        A batch coordinator may have seen transactions that this copy lacks, and refuses their
+        numbers. An open transaction keeps its number, and ends under it.
+        """
 
         def values() -> Iterator[bytes]:
             for value in machine.freeze().values():
                 if not value:
                     continue  # a pause
                 record = decode_record(value)
-                if isinstance(record, TransactionsState):
-                    owners = record.next_ownership_epoch + IDS
-                    value = encode_record(TransactionsState(next_ownership_epoch=owners))
-                yield bytes(value)
+                match record:
+                    case TransactionsState():
+                        owners = record.next_ownership_epoch + IDS
+                        yield encode_record(TransactionsState(next_ownership_epoch=owners))
+                    case TransactionStateRecord(state=state) if state not in OPEN:
+                        number = record.transaction_number + IDS
+                        yield encode_record(_replace(record, transaction_number=number))
+                    case _:
+                        yield bytes(value)
 
         self._write(log, values(), machine.last_timestamp)
 

@@ -30,7 +30,7 @@ from records.batch_writer import build_value_batch
 from records.diskless import LeaseState
 from records.frame import encode_record
 from records.groups import GroupOffsetsRecord, GroupOwnerRecord
-from records.internal_topics import CONSUMER_OFFSETS, DISKLESS_METADATA
+from records.internal_topics import CONSUMER_OFFSETS, DISKLESS_METADATA, TRANSACTION_STATE
 from records.metadata import (
     PartitionRecord,
     ProducerIdsRecord,
@@ -38,6 +38,7 @@ from records.metadata import (
     TopicRecord,
 )
 from records.schema import MetadataRecord
+from records.transactions import TransactionalIdOwnerRecord, TransactionStateRecord
 from records.types import Epoch, NodeId
 from snapshot.reader import CheckpointReader
 from tests.coordinator.batch.actors import TOPIC, Broker, batch, create
@@ -46,6 +47,7 @@ from tests.coordinator.batch.subjects import MemoryWorld
 CLUSTER_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 COORDINATOR: Final = Group(DISKLESS_METADATA, 0, topic_id(CLUSTER_ID, DISKLESS_METADATA))
 GROUPS: Final = Group(CONSUMER_OFFSETS, 0, topic_id(CLUSTER_ID, CONSUMER_OFFSETS))
+TRANSACTIONS: Final = Group(TRANSACTION_STATE, 0, topic_id(CLUSTER_ID, TRANSACTION_STATE))
 LOGS: Final = (METADATA_GROUP, COORDINATOR, GROUPS)
 EPOCH: Final = 5
 TIME: Final = 1_700_000_000_000
@@ -126,6 +128,36 @@ def group_records(offset: int = 10) -> list[MetadataRecord]:
             ),
         ),
     ]
+
+
+def transaction_records() -> list[MetadataRecord]:
+    """The transaction log: an id whose last transaction is complete, and one with an open one."""
+    records: list[MetadataRecord] = []
+    for number, (name, state) in enumerate((("closed", 4), ("open", 1))):
+        records.append(
+            TransactionalIdOwnerRecord(
+                transactional_id=name,
+                ownership_epoch=number + 1,
+                broker_id=101,
+                broker_epoch=40,
+                acquired_at_ms=TIME,
+            )
+        )
+        records.append(
+            TransactionStateRecord(
+                transactional_id=name,
+                producer_id=1_000 + number,
+                producer_epoch=0,
+                last_producer_epoch=-1,
+                timeout_ms=60_000,
+                state=state,
+                transaction_number=8,
+                epoch_began_at_ms=TIME,
+                started_at_ms=TIME,
+                updated_at_ms=TIME,
+            )
+        )
+    return records
 
 
 def lost_logs(*, has_topic: bool = True, committed_offset: int = 10) -> Logs:

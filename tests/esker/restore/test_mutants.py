@@ -105,6 +105,10 @@ _WAIT: Final = (
     [
         (jumps_no_epoch, _OF_STATES),
         (jumps_no_id, _OF_STATES),
+        (
+            jumps_no_id,
+            test_states.test_the_next_transaction_of_an_id_has_a_number_that_no_coordinator_has_seen,
+        ),
         (jumps_no_producer_id, _OF_STATES),
         (looks_for_producer_ids_in_the_cluster_log_only, _OF_STATES),
         (

@@ -17,6 +17,7 @@ from records.features import ESKER_VERSION
 from records.groups import GroupOffsetsRecord, GroupsState
 from records.metadata import FeatureLevelRecord, ProducerIdsRecord, RegisterBrokerRecord
 from records.timelines import PartitionTimelinesRecord, TimelineRecord
+from records.transactions import TransactionsState, TransactionStateRecord
 from tests.coordinator.batch.actors import TOPIC
 from tests.esker.restore.lost import (
     CLUSTER_ID,
@@ -24,9 +25,11 @@ from tests.esker.restore.lost import (
     EPOCH,
     GROUPS,
     LOGS,
+    TRANSACTIONS,
     lease_of,
     lost_logs,
     prepared,
+    transaction_records,
     write_node,
 )
 
@@ -141,6 +144,20 @@ def test_a_partition_whose_batches_no_source_has_is_reported_as_empty(tmp_path: 
         assert found.restored.emptied == ["t-0"]
         (lost,) = found.restored.lost_offsets
         assert lost.now == 0
+
+
+def test_the_next_transaction_of_an_id_has_a_number_that_no_coordinator_has_seen(
+    tmp_path: Path,
+) -> None:
+    records = [(EPOCH, record) for record in transaction_records()]
+    source = write_node(tmp_path / "101", {**lost_logs(), TRANSACTIONS: records})
+    with prepared(tmp_path / "scratch", source) as (_, new):
+        states = new.of(TRANSACTIONS, TransactionStateRecord)
+        numbers = {r.transactional_id: r.transaction_number for r in states}  # type: ignore[attr-defined]
+        assert numbers == {"closed": 8 + 2**20, "open": 8}
+        (owners,) = new.of(TRANSACTIONS, TransactionsState)
+        assert isinstance(owners, TransactionsState)
+        assert owners.next_ownership_epoch >= 3 + 2**20
 
 
 def test_a_restored_cluster_finalizes_the_level_of_its_records(tmp_path: Path) -> None:

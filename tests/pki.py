@@ -91,6 +91,9 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = []
         for host in hosts:
+            if host.startswith("esker:"):
+                names.append(x509.UniformResourceIdentifier(host))
+                continue
             try:
                 names.append(x509.IPAddress(ipaddress.ip_address(host)))
             except ValueError:

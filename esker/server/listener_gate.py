@@ -1,6 +1,6 @@
 """Access control of a controller's listener: which operation of the cluster each request needs.
 
-    gate = ListenerGate(table)
+    gate = ListenerGate(table, identities)
     refusal = gate.refuse(connection, header, body)      # None: the request may be handled
 
 A request that is not named here is one of nodes, and needs CLUSTER_ACTION. What clients ask of a
@@ -22,6 +22,7 @@ from coordinator.controller.access import AccessTable, host_of
 from coordinator.controller.authorizer import Operation
 from coordinator.controller.guarding import DENIED_CLUSTER
 from coordinator.controller.guards import GUARDS
+from esker.server.peer_identity import PeerIdentities
 from raft.net import Frame, Payload, RequestHeader, ServerConnection
 from raft.net.handlers import payload
 from records.codec import decode_message
@@ -57,8 +58,13 @@ _CALLS: Final = frozenset(call.api_key for call in CALLS)
 class ListenerGate:
     """The access control of one node's controller listeners."""
 
-    def __init__(self, table: AccessTable) -> None:
+    def __init__(self, table: AccessTable, identities: PeerIdentities | None = None) -> None:
+        """Create the access control of a node's listeners.
+
+        Args:  identities: checks the nodes as which requests speak, or None.
+        """
         self._table = table
+        self._identities = identities
 
     def refuse(
         self, connection: ServerConnection, header: RequestHeader, body: Frame
@@ -70,10 +76,22 @@ class ListenerGate:
         access = self._table.of(connection.principal, host_of(connection.peer))
         operation = OPERATIONS.get(key)
         if access.allows_cluster(Operation.CLUSTER_ACTION, logs=operation is None):
-            return None
+            return self._refuse_identity(connection, header, body)
         if operation is not None and access.allows_cluster(operation):
+            return self._refuse_identity(connection, header, body)
+        request = decode_message(API[key].request, body, header.api_version, whole=False)
+        return payload(header, refusal_of(key, request))
+
+    def _refuse_identity(
+        self, connection: ServerConnection, header: RequestHeader, body: Frame
+    ) -> Payload | None:
+        """Refuse a request that speaks as another node than its peer."""
+        key, identities = header.api_key, self._identities
+        if identities is None or not identities.checks(key):
             return None
         request = decode_message(API[key].request, body, header.api_version, whole=False)
+        if not identities.refuses(connection, key, request):
+            return None
         return payload(header, refusal_of(key, request))
 
 

@@ -23,6 +23,7 @@ from esker.server.groups import GroupLogNodeService
 from esker.server.listener_gate import ListenerGate
 from esker.server.node_services import BenchState, JoinedServices
 from esker.server.open_files import connections_allowed
+from esker.server.peer_identity import IdentityMode, PeerIdentities
 from esker.server.replica_set import (
     Machines,
     ObservedCluster,
@@ -35,6 +36,7 @@ from esker.server.snapshot_hosting import SnapshotKeeping
 from esker.server.storage import open_storage
 from esker.server.transaction_metrics import transaction_metrics
 from esker.server.transactions import TransactionLogNodeService
+from esker.settings.access import IDENTITY, NODE_PRINCIPALS
 from esker.settings.addresses import BROKER, CONTROLLER
 from esker.settings.config import Endpoint as Address
 from esker.settings.config import NodeSettings
@@ -44,6 +46,7 @@ from raft.driver.config import FurtherListener, NodeConfig
 from raft.driver.node_services import ClusterEvents, NodeService, ServiceHost
 from raft.interfaces import Degradation, ReplicatedLog
 from raft.net import Frame, Limits, Payload, RequestHeader, ServerConnection
+from raft.net.principal import parse_principal
 from raft.net.scram import SCRAM, ScramCredential
 from raft.net.security import PROTOCOLS
 from raft.segments.log import LogConfig
@@ -87,6 +90,10 @@ class NodeParts:
         ]
         if self._controllers is not None:
             self.collectors.append(self._controllers.metrics)
+        self._identities: PeerIdentities | None = None
+        if self._controllers is not None and access_settings(settings) is not None:
+            self._identities = self._peer_identities(self._controllers)
+            self.collectors.append(self._identities.metrics)
         self.limits = limits_of(settings)
         self.config = self._config(bootstrap)
 
@@ -176,7 +183,16 @@ class NodeParts:
         assert self._controllers is not None, "a controller listener without a controller"
         table = self._controllers.access
         assert table is not None, "access control without a table"
-        return ListenerGate(table).refuse(connection, header, body)
+        return ListenerGate(table, self._identities).refuse(connection, header, body)
+
+    def _peer_identities(self, controllers: ControllerParts) -> PeerIdentities:
+        values = self.settings.values
+        return PeerIdentities(
+            IdentityMode(values[IDENTITY]),
+            parse_principal(values[NODE_PRINCIPALS]),
+            {int(node): place.host for node, place in self.settings.voters.items()},
+            lambda: controllers.machine.image.brokers,
+        )
 
     def _endpoint(self, address: Address) -> Endpoint:
         return Endpoint(self.settings.addresses.controller_name, address.host, address.port)

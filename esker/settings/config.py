@@ -23,6 +23,7 @@ from coordinator.groups.settings import GroupSettings
 from diskless.produce.object_writer import WriterSettings
 from diskless.stores.opening import DIRECTORY
 from esker.settings import SETTINGS
+from esker.settings.access import AUTHORIZER, IDENTITY
 from esker.settings.addresses import BROKER, CONTROLLER, Addresses, addresses_of
 from esker.settings.coordinator_options import QUORUM, CoordinatorOptions, find_for_group
 from esker.settings.errors import ConfigError, raise_all
@@ -32,6 +33,7 @@ from esker.settings.security import OF_LISTENERS, PREFIX, check_of_listener, is_
 from esker.settings.topic_defaults import topic_defaults
 from esker.settings.values import Endpoint, parse_endpoint, voters_of
 from raft.core.config import QuorumConfig
+from raft.net.security import PLAINTEXT
 from records.types import NodeId
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
@@ -184,12 +186,20 @@ def _check_together(
     if CONTROLLER not in roles and node_id in voters:
         message = f"{node_id} is a voter's (controller.quorum.voters): a broker needs its own"
         errors.append(ConfigError("node.id", message))
+    if values[IDENTITY] != "off" and not values[AUTHORIZER]:
+        errors.append(ConfigError(IDENTITY, f"needs {AUTHORIZER}, which says who is a node at all"))
     if BROKER in roles:
         errors += _broker_errors(values)
     try:
         addresses = addresses_of(values, roles, voters, given)
         log_dir = _log_dir(values)
         coordinators = _coordinators(values, voters=len(voters))
+        if values[IDENTITY] == "enforce" and addresses.controller_protocol == PLAINTEXT:
+            errors.append(
+                ConfigError(
+                    IDENTITY, f"{addresses.controller_name} is PLAINTEXT: no peer has an identity"
+                )
+            )
     except ConfigError as error:
         raise_all([*errors, error])
         raise

@@ -28,6 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from raft.net.identity import NODE_URI, normal_host
 from raft.net.principal import ANONYMOUS, USER, Principal
 
 if TYPE_CHECKING:
@@ -305,19 +306,22 @@ class TlsContexts:
             log.warning("tls=kept reason=%r", self.failure)
         return self._context
 
-    def identify(self, tls: ssl.SSLObject) -> tuple[Principal, float | None]:
-        """Return a peer's principal, and its certificate's expiry in Unix seconds or None.
+    def identify(self, tls: ssl.SSLObject) -> tuple[Principal, frozenset[str], float | None]:
+        """Return a peer's principal, and its certificate's names and expiry.
+
+        The expiry is in Unix seconds, or None without a certificate.
 
         Raises:  ValueError if no mapping rule applies to the certificate's subject.
         """
         der = tls.getpeercert(binary_form=True)
         if der is None:
-            return ANONYMOUS, None
+            return ANONYMOUS, frozenset(), None
         from cryptography import x509
 
         certificate = x509.load_der_x509_certificate(der)
         name = self._mapper.name(subject(certificate))
-        return Principal(USER, name), certificate.not_valid_after_utc.timestamp()
+        expires_at = certificate.not_valid_after_utc.timestamp()
+        return Principal(USER, name), names_of(certificate), expires_at
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
         """Return each TLS file's modification time, size and inode, to detect a new file."""
@@ -347,6 +351,24 @@ class TlsContexts:
 def subject(certificate: Certificate) -> str:
     """Return a certificate's subject as Java writes it: most specific part first."""
     return certificate.subject.rfc4514_string()
+
+
+def names_of(certificate: Certificate) -> frozenset[str]:
+    """Return the hosts and the `esker:node:` URIs of a certificate; a wildcard names no host."""
+    from cryptography import x509
+
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (x509.ExtensionNotFound, ValueError):
+        return frozenset()
+    names = extension.value
+    hosts = names.get_values_for_type(x509.DNSName)
+    addresses = map(str, names.get_values_for_type(x509.IPAddress))
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    return frozenset(
+        {normal_host(host) for host in (*hosts, *addresses) if "*" not in host}
+        | {uri for uri in uris if uri.startswith(NODE_URI)}
+    )
 
 
 _RULE: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*")

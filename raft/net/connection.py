@@ -143,6 +143,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "authentication",
         "bytes_received",
         "bytes_sent",
+        "certificate_names",
         "close_reason",
         "context",
         "expires_at",
@@ -157,6 +158,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.peer = "?"
         self.context: object = None
         self.principal: Principal = ANONYMOUS
+        self.certificate_names: frozenset[str] = frozenset()  # none if SASL names the peer
         self.authentication: object = None  # of the listener's gate, if it has one
         self.accepted_at = 0.0  # loop time
         self.expires_at: float | None = None  # loop time: the end of the peer's certificate

@@ -1,4 +1,4 @@
-"""Ids of connections, growing with time, and names of peers for log lines."""
+"""Ids of connections, growing with time, and names of peers and hosts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import asyncio
 import ipaddress
 from collections.abc import Callable
 from itertools import count
+from typing import Final
+
+NODE_URI: Final = "esker:node:"
+"""What the URI of a node begins with in its certificate; the node id follows."""
 
 next_connection_id: Callable[[], int] = count(1).__next__
 """Returns the next connection id, for servers and clients alike: never reused, always larger."""
@@ -38,3 +42,15 @@ def peer_name(transport: asyncio.BaseTransport) -> str:
     """Return the peer's address as `host:port` for log lines."""
     address = transport.get_extra_info("peername")
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "?"
+
+
+def normal_host(host: str) -> str:
+    """Return a host as certificates' names are compared with it.
+
+    >>> normal_host("Node-1.Example."), normal_host("0:0::1")
+    ('node-1.example', '::1')
+    """
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host.lower().rstrip(".")

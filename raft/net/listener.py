@@ -140,9 +140,9 @@ class Listener:
         assert tls is not None
         connection, ssl_object = side.application, side.get_extra_info("ssl_object")
         assert isinstance(connection, ServerConnection)
-        principal, expires_at = tls.identify(ssl_object)
+        principal, names, expires_at = tls.identify(ssl_object)
         if self.gate is None:
-            connection.principal = principal
+            connection.principal, connection.certificate_names = principal, names
         if expires_at is not None:
             now = asyncio.get_running_loop().time()
             connection.expires_at = now + expires_at - time.time()

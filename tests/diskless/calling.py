@@ -28,6 +28,7 @@ class Caller:
         self.id = 1
         self.peer = peer
         self.principal = principal
+        self.certificate_names: frozenset[str] = frozenset()
         self.context: object = None
         self.closed = False
         self.close_reason: object = None

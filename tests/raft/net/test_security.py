@@ -39,6 +39,8 @@ def pki(ca, tmp_path_factory):
     ca.issue("server").write(root / "server.pem")
     ca.issue("server").write_pkcs12(root / "server.p12", "secret", ca.certificate)
     ca.issue("client", hosts=()).write(root / "client.pem")
+    node = ca.issue("node", hosts=("localhost", "127.0.0.1", "esker:node:7"))
+    node.write(root / "node.pem")
     ca.issue("old", valid=timedelta(minutes=-1)).write(root / "expired.pem")
     ca.issue("other", hosts=("elsewhere.example",)).write(root / "elsewhere.pem")
     Authority("stranger").issue("server").write(root / "foreign.pem")
@@ -77,10 +79,12 @@ class Echo:
 
     def __init__(self, security, limits=None, hold_ms=None):
         self.principals = []
+        self.names = []  # of the certificates
         self.listener = Listener(self.handle, security=security, limits=limits, hold_ms=hold_ms)
 
     def handle(self, connection, frame):
         self.principals.append(connection.principal)
+        self.names.append(connection.certificate_names)
         return bytes(frame[4:8]) + b"\0" + bytes(frame[11:])
 
     async def __aenter__(self):
@@ -178,6 +182,7 @@ def test_a_client_certificate_gives_the_connection_its_principal(on_loop, pki, k
         async with Echo(ListenerSecurity(tls=tls)) as server:
             await ask(server, OutgoingSecurity(tls=client_tls(pki, key)))
             assert server.principals == [Principal("User", name)]
+            assert server.names == [frozenset()]
 
     on_loop(main())
 
@@ -289,6 +294,21 @@ def test_a_connection_ends_when_its_clients_certificate_expires(on_loop, pki):
             server.listener.sweep(now + timedelta(days=2).total_seconds())
             assert server.listener.ended[Reason.EXPIRED] == 1
             connection.close()
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize("user", [None, Credentials("PLAIN", "alice", "plain-secret")])
+def test_a_connection_has_the_names_of_a_certificate_only_without_sasl(on_loop, pki, user):
+    async def main():
+        tls = server_tls(
+            pki, **{"ssl.client.auth": "required", "ssl.truststore.location": str(pki / "ca.pem")}
+        )
+        sasl = None if user is None else SASL
+        async with Echo(ListenerSecurity(tls=tls, sasl=sasl)) as server:
+            await ask(server, OutgoingSecurity(tls=client_tls(pki, "node.pem"), sasl=user))
+            names = {"localhost", "127.0.0.1", "esker:node:7"} if user is None else set()
+            assert server.names == [names]
 
     on_loop(main())
 

@@ -31,6 +31,7 @@ from urllib.parse import unquote, urlsplit
 
 import jwt
 import urllib3
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from raft.net.oauthbearer import TokenError, ValidToken
@@ -105,7 +106,7 @@ def _key_of(jwk: Mapping[str, Any]) -> Key | None:
         return None
     try:
         public = jwt.PyJWK(dict(jwk), algorithm=algorithms[0]).key
-    except (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError):
+    except (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError, KeyError, AttributeError):
         return None
     if isinstance(public, RSAPublicKey) and public.key_size < MIN_RSA_BITS:
         return None

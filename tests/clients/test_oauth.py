@@ -8,8 +8,12 @@ import time
 import pytest
 
 from tests.clients.secured import SecuredNode
+from tests.interop.conftest import kafka, kafka_release, written_by_kafka
+from tests.interop.kafka_run import ToolFailedError
 from tests.raft.net.oauth_world import AUDIENCE, FOREIGN_KEY, ISSUER, token, write_jwks
 from tests.waiting import wait_until
+
+__all__ = ["kafka", "kafka_release", "written_by_kafka"]
 
 pytestmark = pytest.mark.slow
 
@@ -165,3 +169,30 @@ def test_a_producer_goes_on_with_new_tokens_on_one_connection(node):
     assert set(delivered) == {None}
     assert len(made) >= 3
     assert not errors
+
+
+@pytest.mark.soak
+@pytest.mark.java
+@pytest.mark.timeout(660)
+def test_a_java_client_authenticates_with_a_token_from_a_file(node, kafka, monkeypatch):
+    classes = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
+    file = node.home / "token"
+    file.write_text(token())
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={file.as_uri()}"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", allowed)
+    config = node.home / "java.properties"
+    config.write_text(
+        "security.protocol=SASL_SSL\n"
+        f"ssl.truststore.location={node.ca_file}\n"
+        "ssl.truststore.type=PEM\n"
+        f"sasl.mechanism={MECHANISM}\n"
+        f"sasl.jaas.config={classes}Module required;\n"
+        f"sasl.login.callback.handler.class={classes}CallbackHandler\n"
+        f"sasl.oauthbearer.token.endpoint.url={file.as_uri()}\n"
+    )
+    where = ("--bootstrap-server", node.address("SASL_SSL"), "--command-config", str(config))
+    topics = "org.apache.kafka.tools.TopicCommand"
+    assert "t" in kafka.run(topics, *where, "--list").out.split()
+    file.write_text(token(FOREIGN_KEY))
+    with pytest.raises(ToolFailedError, match=r"SaslAuthenticationException.*invalid_token"):
+        kafka.run(topics, *where, "--list")

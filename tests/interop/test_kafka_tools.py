@@ -167,7 +167,7 @@ def test_kafkas_features_tool_describes_and_updates_features(
         assert re.search(row.format(name, 0, r"\d", r"\d"), said), said
     assert re.search(row.format("metadata.version", *[r"\d\.\d-IV\d"] * 3), said), said
     if ours:
-        assert re.search(row.format("esker.version", 1, 4, 4), said), said
+        assert re.search(row.format("esker.version", 1, 5, 5), said), said
     with pytest.raises(ToolFailedError, match=r"Can not upgrade group.version to 9\. The update"):
         kafka.run(
             tools.CLASSES["features"], *at, "upgrade", "--feature", "group.version=9", "--dry-run"

@@ -118,6 +118,7 @@ def controller(controller_id: int = 101, **more: Any) -> rpc.ControllerRegistrat
         "features": (
             supports(name="metadata.version", min_supported_version=7, max_supported_version=27),
             supports(name="esker.version", min_supported_version=1, max_supported_version=5),
+            supports(name="transaction.version", min_supported_version=0, max_supported_version=2),
         ),
     }
     return rpc.ControllerRegistrationRequest(**(fields | more))

@@ -175,6 +175,7 @@ def test_a_token_lives_until_it_would_be_refused(keys):
         jwks(public(RSA_KEY, kid="r", alg="none")),
         jwks(public(RSA_KEY, kid="r", n=None)),
         jwks(public(RSA_KEY, kid="r", n="*")),
+        jwks(jwt.get_algorithm_by_name("EdDSA").to_jwk(ED_KEY, as_dict=True) | {"kid": "private"}),
         jwks(public(rsa.generate_private_key(65537, 1024), kid="r")),
         jwks(public(EC_KEY, kid="r", crv="P-999")),
         jwks(public(RSA_KEY, kid="r"), public(EC_KEY, kid="r")),

@@ -215,7 +215,7 @@ class PeerIdentities:
         length = len(self._before) + len(self._after)
         if kind == self._kind and self._before + self._after and len(name) > length:
             node_id = name[len(self._before) : len(name) - len(self._after)]
-            if name == f"{self._before}{node_id}{self._after}" and _is_node_id(node_id):
+            if name == f"{self._before}{node_id}{self._after}":
                 return frozenset({node_id})
         return frozenset(
             name.removeprefix(NODE_URI)
@@ -232,7 +232,3 @@ class PeerIdentities:
         if broker is None:
             return None
         return frozenset(normal_host(endpoint.host) for endpoint in broker.end_points)
-
-
-def _is_node_id(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and str(int(text[:20])) == text

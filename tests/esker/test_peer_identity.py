@@ -29,6 +29,7 @@ from records.codec import encode_message
 from records.rpc import API
 from records.rpc.brokers import BrokerRegistrationRequest
 from records.rpc.fetch import FetchRequest
+from records.rpc.quorum import VoteRequest
 from records.schema import ArrayOf, Message, StructOf
 from tests.diskless.calling import Caller
 from tests.diskless.nonsense import Nonsense
@@ -203,6 +204,44 @@ def test_an_id_without_a_node_may_read_with_a_proven_name_only() -> None:
     assert not is_refused(identities(), user("broker"), 1, NEW)
     assert is_refused(identities(), Caller(principal=ANONYMOUS), 1, NEW)
     assert not is_refused(identities(), Caller(principal=ANONYMOUS), 1, -1)  # as a consumer
+
+
+def test_a_fetch_of_an_old_version_names_its_replica_in_another_field() -> None:
+    request = FetchRequest(replica_id=VOTER, max_wait_ms=0, min_bytes=0, topics=())
+    assert identities().refuses(user("node-2"), 1, request)
+    assert not identities().refuses(user("node-1"), 1, request)
+
+
+def test_each_partition_of_a_vote_names_the_peer() -> None:
+    topic = VoteRequest.TopicData
+
+    def partition(node_id: int) -> Any:
+        return topic.PartitionData(
+            partition_index=0,
+            replica_epoch=1,
+            replica_id=node_id,
+            last_offset_epoch=0,
+            last_offset=0,
+        )
+
+    def refused(*topics: tuple[int, ...]) -> bool:
+        parts = (tuple(map(partition, ids)) for ids in topics)
+        request = VoteRequest(topics=tuple(topic(topic_name="t", partitions=ids) for ids in parts))
+        return identities().refuses(user("node-1"), 52, request)
+
+    assert not refused((1, 1), (1,))
+    assert refused((1, 2))
+    assert refused((1,), (2,))
+
+
+def test_the_pattern_of_principals_has_a_type() -> None:
+    group = Caller(principal=Principal("Group", "node-1"))
+    assert is_refused(identities(), group, 52, VOTER)
+
+
+def test_a_principal_of_the_pattern_without_a_node_id_is_no_node() -> None:
+    caller = certificate("quorum-1.example", subject="node-operator")
+    assert is_refused(identities(), caller, 52, VOTER)
 
 
 def test_log_counts_and_logs_what_enforce_refuses_and_off_does_neither(

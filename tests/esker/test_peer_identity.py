@@ -13,8 +13,9 @@ from cryptography import x509
 
 import esker.server.peer_identity as module
 from coordinator.controller.access import AccessSettings, AccessTable
+from coordinator.controller.guards import GUARDS
 from coordinator.controller.image import MetadataImage
-from esker.server.listener_gate import ListenerGate
+from esker.server.listener_gate import FREE, ListenerGate
 from esker.server.peer_identity import (
     CLAIMS,
     NAMED_ONLY,
@@ -97,16 +98,20 @@ def _renamed(message: Any, node_id: int) -> Any:
             if not value and field.name in ("topics", "partitions"):
                 kind = field.type.element.message
                 value = (Nonsense(Random(1), (), ())._message(kind, 0, flexible=True),)
-            value = tuple(_renamed(item, node_id) for item in value)
+            value = value and tuple(_renamed(item, node_id) for item in value)
         values[field.name] = value
     return type(message)(**values)
 
 
-def is_refused(checked: PeerIdentities, caller: Caller, key: int, node_id: int) -> bool:
-    """Return whether the gate of a listener refuses a request whose peer is a super user."""
+def is_refused(
+    checked: PeerIdentities, caller: Caller, key: int, node_id: int, *, is_super: bool = True
+) -> bool:
+    """Return whether the gate of a listener refuses a request of a super user, or of another."""
     request = speaking_as(key, node_id)
     version = API[key].request.schema().versions.last
-    settings = AccessSettings(frozenset({str(caller.principal)}), allow_everyone=False)
+    settings = AccessSettings(
+        frozenset({str(caller.principal)} if is_super else ()), allow_everyone=False
+    )
     table = AccessTable(settings, MetadataImage, lambda: True)
     header = RequestHeader(key, version, 0, None, version in API[key].request.schema().flexible, 0)
     body = memoryview(encode_message(request, version))
@@ -147,6 +152,19 @@ def test_a_request_is_taken_from_its_own_node_alone(key: int) -> None:
     assert not [caller for caller in own if is_refused(checked, caller, key, VOTER)]
     assert all(is_refused(checked, caller, key, VOTER) for caller in others)
     assert checked.refused == {key: len(others)}
+
+
+@pytest.mark.parametrize("key", ON_LISTENERS)
+def test_four_identities_ask_for_each_api_of_a_controllers_listener(key: int) -> None:
+    checked = identities()
+    clients = (Caller(principal=ANONYMOUS), user("ann"))
+    refused = [is_refused(checked, caller, key, VOTER, is_super=False) for caller in clients]
+    assert refused == [key not in FREE and key not in GUARDS] * 2
+    assert not checked.refused  # for lack of CLUSTER_ACTION
+    assert is_refused(checked, user("node-11"), key, VOTER) is (
+        key in CLAIMS or key in OF_CONTROLLERS
+    )
+    assert not is_refused(checked, user("node-1"), key, VOTER)
 
 
 @pytest.mark.parametrize("key", sorted(OF_CONTROLLERS))

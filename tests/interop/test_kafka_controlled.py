@@ -108,7 +108,7 @@ def test_kafkas_tools_print_the_features_and_endpoints_of_eskers_controllers(
 ) -> None:
     said = kafka.run(FEATURES, "--bootstrap-controller", quorum.bootstrap, "describe").out
     assert re.search(r"metadata\.version.*FinalizedVersionLevel: 4\.1-IV1", said), said
-    row = r"esker\.version\s+SupportedMinVersion: 1\s+SupportedMaxVersion: 4\s+.*Level: 1\b"
+    row = r"esker\.version\s+SupportedMinVersion: 1\s+SupportedMaxVersion: 5\s+.*Level: 1\b"
     assert re.search(row, said), said
     with pytest.raises(ToolFailedError, match=f"Broker {broker} only supports versions 1-1"):
         kafka.run(FEATURES, "--bootstrap-controller", quorum.bootstrap, "upgrade",

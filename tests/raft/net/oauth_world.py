@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 ISSUER: Final = "https://id.example"
 AUDIENCE: Final = "esker"
+DAY_S: Final = 86_400  # tokens are signed when tests are collected, and used when they run
 RSA_KEY: Final = rsa.generate_private_key(65537, 2048)
 EC_KEY: Final = ec.generate_private_key(ec.SECP256R1())
 ED_KEY: Final = ed25519.Ed25519PrivateKey.generate()
@@ -37,7 +38,7 @@ KEYS: Final = jwks(public(RSA_KEY, kid="r"), public(EC_KEY, kid="e"), public(ED_
 def claims(**changes: Any) -> dict[str, Any]:
     """The claims of a good token; a claim that is None is left out."""
     now = int(time.time())
-    good = {"sub": "alice", "iss": ISSUER, "aud": AUDIENCE, "iat": now, "exp": now + 600}
+    good = {"sub": "alice", "iss": ISSUER, "aud": AUDIENCE, "iat": now, "exp": now + DAY_S}
     return {key: value for key, value in (good | changes).items() if value is not None}
 
 

@@ -27,6 +27,7 @@ from raft.net.tokens import (
 from tests.pki import Authority
 from tests.raft.net.oauth_world import (
     AUDIENCE,
+    DAY_S,
     EC_KEY,
     ED_KEY,
     FOREIGN_KEY,
@@ -91,8 +92,8 @@ REFUSED = {
     "algorithm of another key": (token(algorithm="RS256", kid="e"), "not for its algorithm"),
     "expired": (token(exp=NOW - 31), "expired"),
     "expired long ago": (token(exp=0), "expired"),
-    "not yet valid": (token(nbf=NOW + 600), "not valid yet"),
-    "issued in the future": (token(iat=NOW + 600), "not valid yet"),
+    "not yet valid": (token(nbf=NOW + DAY_S), "not valid yet"),
+    "issued in the future": (token(iat=NOW + DAY_S), "not valid yet"),
     "audience": (token(aud="someone"), "audience"),
     "audiences": (token(aud=["a", "b"]), "audience"),
     "no audience": (token(aud=None), "missing"),

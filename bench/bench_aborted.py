@@ -42,7 +42,7 @@ from tests.raft.driver.client import Client
 WRITER: Final = 99
 TOPIC: Final = "ended"
 OUTCOMES: Final = (ABORTED, COMMITTED)
-"""By partition."""
+"""How the transactions of each partition end; the partition is the index."""
 
 IN_AN_OBJECT: Final = 200  # transactions of each partition
 VALUE: Final = bytes(950)

@@ -42,7 +42,7 @@ class Transactional(NamedTuple):
 
 
 _NEVER: Final = Transactional()
-"""Of a producer that had no transaction in the partition."""
+"""The row of a producer that never had a transaction in the partition."""
 
 
 class Marker(NamedTuple):

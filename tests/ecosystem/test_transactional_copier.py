@@ -1,4 +1,4 @@
-"""Kafka's TransactionalMessageCopier copies a topic exactly once, though it is killed.
+"""Kafka's TransactionalMessageCopier copies a topic exactly once, though it and nodes are killed.
 
 It is the judge of Kafka's own system tests: it reads a partition as a member of a group, writes the
 records in transactions of a few, aborts some at random, and commits its offsets with them.
@@ -15,10 +15,13 @@ import pytest
 from tests.clients.apache_kafka import apache_kafka
 from tests.clients.client import How, Message
 from tests.clients.cluster import EskerCluster
+from tests.clients.disturbance import disturbed
 from tests.clients.world import World
 from tests.ecosystem.java_program import JavaProgram
+from tests.examples import seeds
 from tests.interop.conftest import kafka, kafka_release, written_by_kafka
 from tests.interop.kafka_run import Kafka
+from tests.nemesis.audited import check_audit
 
 __all__ = ["kafka", "kafka_release", "written_by_kafka"]
 
@@ -28,6 +31,16 @@ COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
 A_LIFE: Final = 300
 """Messages for each life of the copier."""
 SETTINGS: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+
+
+@pytest.fixture(params=[1, 2], ids=["TV1", "TV2"])
+def disturbed_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EskerCluster]:
+    """Three quorum nodes and two brokers with this level of transaction.version, for one test."""
+    settings = SETTINGS | {"broker.session.timeout.ms": "3000"}
+    with EskerCluster(tmp_path / "nodes", settings=settings) as running:
+        running.start()
+        running.finalize_transactions(request.param)
+        yield running
 
 
 @pytest.fixture(
@@ -90,3 +103,15 @@ def test_kafkas_copier_copies_a_topic_exactly_once_though_it_is_killed(
     kafka: Kafka, world: World, tmp_path: Path, kills: int
 ) -> None:
     check_copier(kafka, world, tmp_path / "copier", kills)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(2))
+def test_kafkas_copier_copies_a_topic_exactly_once_though_nodes_are_killed_and_paused_with_it(
+    kafka: Kafka, disturbed_cluster: EskerCluster, tmp_path: Path, seed: int
+) -> None:
+    world = World(disturbed_cluster.brokers)
+    with disturbed(disturbed_cluster, seed):
+        check_copier(kafka, world, tmp_path / "copier", kills=5)
+    check_audit(disturbed_cluster)
+    disturbed_cluster.check_alive()

@@ -7,9 +7,6 @@ Which process is hit, when and how, follows from the seed; what the traffic does
 
 from __future__ import annotations
 
-import random
-import signal
-import threading
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +14,7 @@ import pytest
 
 from tests.clients.client import How, Message
 from tests.clients.cluster import EskerCluster
+from tests.clients.disturbance import disturbed
 from tests.clients.world import World
 from tests.examples import seeds
 from tests.nemesis.audited import check_audit
@@ -38,22 +36,6 @@ SETTINGS: Final = {
 }
 
 
-def disturb(cluster: EskerCluster, seed: int, is_over: threading.Event) -> None:
-    """Kill or pause one process after the other until the event is set; all run in the end."""
-    chance = random.Random(seed)
-    while not is_over.wait(chance.uniform(1, 4)):
-        node = chance.choice(list(cluster.ports))
-        if chance.random() < 2 / 3:
-            cluster.kill(node)
-            is_over.wait(chance.uniform(0, 2))
-            cluster.launch(node)
-        else:
-            cluster.signal(node, signal.SIGSTOP)
-            is_over.wait(chance.uniform(0.5, 5))
-            cluster.signal(node, signal.SIGCONT)
-        is_over.wait(3)  # a majority, and one broker, run at any time
-
-
 @pytest.mark.parametrize("seed", seeds(3))
 def test_transactional_traffic_has_no_anomaly_while_nodes_are_killed_and_runs_merged(
     seed: int, tmp_path: Path
@@ -70,14 +52,8 @@ def test_transactional_traffic_has_no_anomaly_while_nodes_are_killed_and_runs_me
             world.bootstrap, topic, partitions=PARTITIONS, input_topic=inputs, inputs=INPUTS,
             transactions=500, seed=seed,
         )  # fmt: skip
-        is_over = threading.Event()
-        faults = threading.Thread(target=disturb, args=(cluster, seed, is_over))
-        faults.start()
-        try:
+        with disturbed(cluster, seed):
             history = traffic.run(300)
-        finally:
-            is_over.set()
-            faults.join()
         check(history)
         counts = history.counts()
         assert counts[Outcome.COMMITTED] > 300, counts

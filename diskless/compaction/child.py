@@ -35,6 +35,7 @@ from diskless.compaction.worker import (
 )
 from diskless.stores import StorageError
 from diskless.stores.opening import open_store
+from raft.net.logs import begin_logging
 
 log = logging.getLogger("diskless.compaction.child")
 
@@ -190,6 +191,7 @@ class _Parent:
 
 async def _serve(parent: _Parent) -> None:
     values, max_bytes_per_second = await asyncio.to_thread(parent.read)
+    begin_logging(values["esker.log.format"], "WARNING")
     store = ThrottledStore(open_store(values), Throttle(max_bytes_per_second))
     callbacks = Callbacks(parent.next_id, parent.replace)
     while True:
@@ -218,7 +220,6 @@ def main() -> None:
     os.dup2(2, 1)  # what is printed by mistake must not stand between messages
     os.nice(NICENESS)
     collect_seldom()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     asyncio.run(_serve(_Parent(os.fdopen(0, "rb"), target)))
 
 

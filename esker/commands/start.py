@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import sys
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -23,6 +22,7 @@ from esker.server.storage import StorageError
 from esker.settings.addresses import CONTROLLER
 from esker.settings.errors import ConfigError
 from raft.driver.errors import NodeError
+from raft.net.logs import begin_logging
 from raft.net.runner import run
 from raft.segments.errors import StorageError as DiskError
 from records.errors import RecordError
@@ -59,12 +59,10 @@ def start(
 
     The file's process.roles are the node's roles. A broker prints one line with its address as soon
     as the cluster sends clients to it. The log, one `key=value` line for each change of state, is
-    written to standard error.
+    written to standard error; esker.log.format=json makes each line an object.
     """
     config = load_or_exit(file)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    begin_logging(config.values["esker.log.format"], config.values["esker.log.level"])
     for warning in config.warnings:
         logging.getLogger("esker").warning("%s", warning)
     try:

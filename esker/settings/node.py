@@ -14,6 +14,7 @@ from esker.settings.values import (
     integer,
     listeners,
     node_id_of,
+    one_of,
     parse_endpoint,
     protocol_map,
     voters_of,
@@ -21,6 +22,7 @@ from esker.settings.values import (
 )
 from raft.net import Limits
 from raft.net.limits import UNLIMITED
+from raft.net.logs import FORMATS, LEVELS, TEXT
 
 SETTINGS: Final = (
     Setting(
@@ -103,5 +105,23 @@ SETTINGS: Final = (
         parse_endpoint,
         None,
         "`HOST:PORT` that serves `/metrics` and `/health`; default: neither is served.",
+    ),
+    Setting(
+        "esker.log.format",
+        one_of(*FORMATS),
+        TEXT,
+        "Format of the log on standard error: `text`, or `json`: an object in each line.",
+    ),
+    Setting(
+        "esker.log.level",
+        one_of(*LEVELS),
+        "INFO",
+        "The least level that is logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`.",
+    ),
+    Setting(
+        "esker.metrics.max.series",
+        integer(0, 100_000),
+        1_000,
+        "Most series of a metric by topic, partition or group; 0: none of these metrics.",
     ),
 )

@@ -46,7 +46,7 @@ def test_the_child_process_of_compaction_runs_tasks_and_is_replaced_after_a_kill
     tmp_path: Path,
 ) -> None:
     async def work() -> None:
-        values = {CLASS_NAME: DIRECTORY, PATH: str(tmp_path)}
+        values = {CLASS_NAME: DIRECTORY, PATH: str(tmp_path), "esker.log.format": "text"}
         worker = ChildWorker(values, max_bytes_per_second=0)
         store = DirectoryStorage.configured(values)
         source = await filled(store)

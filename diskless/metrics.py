@@ -37,6 +37,7 @@ from diskless.produce.in_flight import InFlight
 from diskless.produce.object_writer import WriterCounters
 from diskless.produce.service import ProduceCounters
 from diskless.quotas.throttling import Throttling
+from diskless.topic_metrics import TopicCollector
 
 PREFIX = "esker_broker_"
 
@@ -105,6 +106,7 @@ class BrokerCollector:
         staleness: Staleness,
         throttling: Throttling,
         unknown_racks: Callable[[], Mapping[str, int]],
+        topics: TopicCollector,
     ) -> None:
         """Create a collector of the metrics of these services.
 
@@ -121,6 +123,7 @@ class BrokerCollector:
         self._staleness = staleness
         self._throttling = throttling
         self._unknown_racks = unknown_racks
+        self._topics = topics
 
     def collect(self) -> Iterator[Metric]:
         """Yield all of the broker's metrics."""
@@ -134,6 +137,7 @@ class BrokerCollector:
         yield from self._quota_metrics()
         text = "Requests of clients in a rack without a broker"
         yield _counters("unknown_racks", text, "rack", self._unknown_racks())
+        yield from self._topics.collect()
 
     def _produce_metrics(self) -> Iterator[Metric]:
         counters, in_flight = self._produce.counters, self._in_flight

@@ -60,6 +60,8 @@ from diskless.produce.writers import Writers
 from diskless.quotas.rates import Windows
 from diskless.quotas.throttling import Throttling
 from diskless.stores.watched import WatchedStore
+from diskless.topic_metrics import TopicCollector
+from diskless.traffic import Traffic
 from diskless.transactions.owner import TransactionOwner
 from diskless.transactions.proofs import TransactionProofs
 from raft.net import ServerConnection
@@ -109,6 +111,8 @@ class Services:
             timeout_s=values["esker.lineage.timeout.ms"] / 1_000,
             on_superseded=on_superseded,
         )
+        self.traffic = Traffic(cluster.image.topics)
+        cluster.on_image(self.traffic.on_image)
         self.news = CommitNotifications()
         cluster.on_image(lambda _: self.news.notify())
         cluster.on_commit(lambda _: self.news.notify())
@@ -129,6 +133,7 @@ class Services:
             cache=self.cache,
             news=self.news,
             staleness=self.staleness,
+            traffic=self.traffic,
             read_ahead=ReadAheadSettings(
                 max_bytes=min(
                     values["esker.fetch.read.ahead.max.bytes"],
@@ -200,6 +205,7 @@ class Services:
             spreading=self.spreading,
             proofs=TransactionProofs(self._cluster),
             gate=self._gate,
+            traffic=self.traffic,
         )
 
     def _make_cleaner(self) -> Cleaner:
@@ -237,6 +243,9 @@ class Services:
             staleness=self.staleness,
             throttling=self.throttling,
             unknown_racks=lambda: self.clusters.unknown_racks,
+            topics=TopicCollector(
+                self._cluster, self.traffic, self._values["esker.metrics.max.series"]
+            ),
         )
 
     def _handlers(self, own: Sequence[OwnSetting]) -> Mapping[int, Served]:

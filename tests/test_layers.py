@@ -45,6 +45,7 @@ BROKER_ROOTS: Final = (
     "diskless.loop_turns",
     "diskless.placement",
     "diskless.request_time",
+    "diskless.traffic",
     "diskless.transactions",
 )
 """Modules that every folder of the broker may import; they import none of those folders."""

@@ -43,6 +43,7 @@ from diskless.loop_turns import Pace
 from diskless.placement import Redirects
 from diskless.request_time import timed
 from diskless.stores import ObjectNotFoundError, StorageError
+from diskless.traffic import Traffic
 from records.kafka_errors import ErrorCode
 from records.leader_epochs import LeaderEpochs
 from records.rpc import batch_coordinator as rpc
@@ -124,10 +125,12 @@ class FetchService:
         news: CommitNotifications,
         staleness: Staleness,
         read_ahead: ReadAheadSettings | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         """Create the service that answers Fetch requests for this cluster.
 
         Args:  news: notified whenever a replica or the image has changed.
+               traffic: counts the bytes sent of each topic.
         """
         self.read_ahead = ReadAhead(cache, read_ahead or ReadAheadSettings())
         self.counters = FetchCounters()
@@ -140,6 +143,7 @@ class FetchService:
         self._leaving = False
         self._redirects = Redirects()
         self._turn = 0
+        self._traffic = traffic or Traffic(cluster.image.topics)
 
     async def fetch(
         self,
@@ -467,7 +471,10 @@ class FetchService:
         records: bytes | memoryview = b"",
     ) -> _Partition:
         """Build a partition's part of the Fetch response, and count its bytes and its error."""
-        self.counters.bytes_out += len(records)
+        if records:
+            assert answer.asked is not None, f"records of nothing: {answer}"
+            self.counters.bytes_out += len(records)
+            self._traffic.bytes_out[answer.asked.topic_id] += len(records)
         if answer.error:
             self.counters.errors[answer.error] += 1
         return _Partition(

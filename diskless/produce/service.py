@@ -47,6 +47,7 @@ from diskless.produce.validation import (
     validate,
 )
 from diskless.request_time import in_thread, timed
+from diskless.traffic import Traffic
 from diskless.transactions.proofs import Producer, Proof, TransactionProofs
 from raft.net import (
     Answer,
@@ -113,6 +114,7 @@ class ProduceService:
         spreading: ProducerSpreading | None = None,
         proofs: TransactionProofs | None = None,
         gate: Gate | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         """Create the service that answers Produce requests for this cluster.
 
@@ -126,6 +128,7 @@ class ProduceService:
                spreading: sends producers on to brokers that came back.
                proofs: of transactional batches; None: this broker takes none.
                gate: says what producers may write; None: everything.
+               traffic: counts the accepted batches of each topic.
         """
         self.counters = ProduceCounters()
         self._cluster = cluster
@@ -140,6 +143,7 @@ class ProduceService:
         self._spreading = spreading
         self._proofs = proofs
         self._gate = gate
+        self._traffic = traffic or Traffic(cluster.image.topics)
         self._rules: dict[UUID, TopicRules] = {}
         self._rules_of: MetadataImage | None = None
 
@@ -480,6 +484,8 @@ class ProduceService:
             return
         self.counters.batches += 1
         self.counters.records += outcome.batch.header.record_count
+        self._traffic.records_in[topic.topic_id] += outcome.batch.header.record_count
+        self._traffic.bytes_in[topic.topic_id] += len(outcome.batch.view)
         awaited.request.count_append()
         writer.append(
             topic.topic_id,

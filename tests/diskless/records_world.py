@@ -29,6 +29,7 @@ from diskless.produce.service import ProduceService
 from diskless.produce.writers import Writers
 from diskless.stores.faults import FaultyStore
 from diskless.stores.memory import MemoryStore
+from diskless.traffic import Traffic
 from diskless.transactions.proofs import TransactionProofs
 from records.batch import TRANSACTIONAL, iter_batches, iter_records
 from records.batch_writer import build_batch
@@ -101,6 +102,8 @@ class RecordsBroker:
         self.news = CommitNotifications()
         self.cluster.on_image(lambda _: self.news.notify())
         self.cluster.on_commit(lambda _: self.news.notify())
+        self.traffic = Traffic(self.cluster.image.topics)
+        self.cluster.on_image(self.traffic.on_image)
         self.cache = ObjectCache(self.store)
         self.in_flight = InFlight(max_in_flight)
         self.writers = Writers(
@@ -122,9 +125,14 @@ class RecordsBroker:
             in_flight=self.in_flight,
             closing=self.writers.closing,
             proofs=TransactionProofs(self.cluster),
+            traffic=self.traffic,
         )
         self.fetch_service = fetch_type(
-            self.cluster, cache=self.cache, news=self.news, staleness=self.staleness
+            self.cluster,
+            cache=self.cache,
+            news=self.news,
+            staleness=self.staleness,
+            traffic=self.traffic,
         )
         self.apis = RecordApis(self.produce_service, self.fetch_service)
         self.handlers = self.apis.handlers()

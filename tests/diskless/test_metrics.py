@@ -13,6 +13,7 @@ from diskless.metrics import BrokerCollector
 from diskless.quotas.rates import Windows
 from diskless.quotas.throttling import Throttling
 from diskless.stores.faults import Fault, FaultRule
+from diskless.topic_metrics import TopicCollector
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import RecordsBroker, batch
 from tests.diskless.virtual_time import run
@@ -42,6 +43,7 @@ def collector(broker: RecordsBroker) -> BrokerCollector:
         staleness=broker.staleness,
         throttling=Throttling(broker.cluster, Windows(), idle_ms=lambda: 600_000),
         unknown_racks=lambda: {"nowhere": 3},
+        topics=TopicCollector(broker.cluster, broker.traffic, max_series=1_000),
     )
 
 
@@ -107,5 +109,7 @@ def test_the_metrics_page_lists_exactly_the_existing_metrics() -> None:
             await broker.end()
             return names
 
-    documented = set(re.findall(r"`(esker_broker_[a-z_]+)`", PAGE.read_text()))
+    documented = set(
+        re.findall(r"`((?:esker_broker|esker_group|kafka)_[a-z_]+)`", PAGE.read_text())
+    )
     assert documented == run(story)

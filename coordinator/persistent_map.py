@@ -11,7 +11,7 @@ bits first, and keys of one shard that agreed in those would all collide.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 K = TypeVar("K")
@@ -95,6 +95,28 @@ class Map(Mapping[K, V]):
         for before, after in zip(self._shards, later._shards, strict=True):
             if before is not after:
                 yield from (key for key in before if key not in after)
+
+    def differences(self, later: Map[K, V]) -> Iterator[tuple[V | None, V | None]]:
+        """Yield the values here and in `later` of each key whose values differ; None for no value.
+
+        Shards that both versions share are not read.
+
+        >>> list(Map().set("a", 1).differences(Map().set("a", 2))), list(Map().differences(Map()))
+        ([(1, 2)], [])
+        """
+        pairs: Iterable[tuple[Mapping[K, V], Mapping[K, V]]] = ((self, later),)
+        if len(self._shards) == len(later._shards):
+            pairs = zip(self._shards, later._shards, strict=True)
+        for before, after in pairs:
+            if before is after:
+                continue
+            for key, value in before.items():
+                other = after.get(key)
+                if other is not value and other != value:
+                    yield value, other
+            for key, value in after.items():
+                if key not in before:
+                    yield None, value
 
     def edit(self) -> Editor[K, V]:
         """Return an editor that collects changes for a new map."""

@@ -29,10 +29,10 @@ class Pace:
     def __init__(self) -> None:
         self._left = SLICE_PARTITIONS
 
-    async def step(self) -> None:
-        """Count one partition; after every few partitions, let other tasks run."""
-        self._left -= 1
-        if not self._left:
+    async def step(self, count: int = 1) -> None:
+        """Count the work of one partition, or of several; let other tasks run in between."""
+        self._left -= count
+        if self._left <= 0:
             self._left = SLICE_PARTITIONS
             await asyncio.sleep(0)
 

@@ -172,7 +172,7 @@ class AccessTable:
         self._is_complete = is_complete
         self._clock = clock
         self._security: Security | None = None  # that the authorizer was made of
-        self._authorizer = Authorizer((), super_users=settings.super_users)
+        self._authorizer = Authorizer(super_users=settings.super_users)
         self._clients: dict[Client, Access] = {}
         self._decisions = 0
         self._lines_left = LINES_PER_S
@@ -196,12 +196,19 @@ class AccessTable:
 
     def _take(self, security: Security) -> None:
         """Use the access control entries of a complete image from now on."""
+        if self._security is None:
+            self._authorizer = Authorizer(
+                security.acls.values(),
+                super_users=self._settings.super_users,
+                allow_everyone=self._settings.allow_everyone,
+            )
+        else:
+            for before, after in self._security.acls.differences(security.acls):
+                if before is not None:
+                    self._authorizer.remove(before)
+                if after is not None:
+                    self._authorizer.add(after)
         self._security = security
-        self._authorizer = Authorizer(
-            security.acls.values(),
-            super_users=self._settings.super_users,
-            allow_everyone=self._settings.allow_everyone,
-        )
         self._forget()
 
     def _forget(self) -> None:

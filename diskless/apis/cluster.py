@@ -47,6 +47,7 @@ from diskless.apis.metadata import (
     wants_all,
 )
 from diskless.cluster import Cluster
+from diskless.loop_turns import Pace
 from diskless.placement import rack_hint
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
@@ -130,13 +131,7 @@ class ClusterApis:
         """Answer a Metadata request, after creating the missing topics that may be created."""
         missing: dict[str, int] = {}
         if request.topics and not wants_all(request, context.version):
-            image = self._cluster.image
-            names = {topic.name for topic in request.topics if topic.name is not None}
-            absent = [
-                name
-                for name in sorted(names)
-                if image.topic(name) is None and may_describe(name, context.access, logs=False)
-            ]
+            absent = await self._absent(request.topics, context.access)
             if absent:
                 may_create = self._auto_create and request.allow_auto_topic_creation
                 missing = await self._create_missing(absent, context, may_create=may_create)
@@ -144,6 +139,17 @@ class ClusterApis:
         return await describe(
             request, context.version, self._cluster.image, view, missing, context.access
         )
+
+    async def _absent(
+        self, topics: Iterable[rpc.MetadataRequest.MetadataRequestTopic], access: Access | None
+    ) -> list[str]:
+        """Return the sorted names that no topic has and whose topics the client may describe."""
+        image, pace, absent = self._cluster.image, Pace(), []
+        for name in sorted({topic.name for topic in topics if topic.name is not None}):
+            await pace.step()
+            if image.topic(name) is None and may_describe(name, access, logs=False):
+                absent.append(name)
+        return absent
 
     async def _create_missing(
         self, absent: list[str], context: RequestContext, *, may_create: bool

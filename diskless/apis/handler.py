@@ -10,7 +10,7 @@ While a response is awaited, the connection's next request is not read: its resp
 wait anyhow, and a client that sends a thousand requests at once causes no thousand tasks. (Kafka's
 brokers treat every request so.) Some responses are a thousand times as long as their requests, and
 a client may not read them: such responses are built *in line*, the next one when this one has left.
-A response with very many partitions is encode in a thread, so that the loop serves others.
+A response with very many topics and partitions is encoded in a thread: the loop serves others.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from coordinator.controller.access import Access, Client, host_of
 from diskless.access.gate import Gate
 from diskless.request_time import in_thread, timed
 from raft.net import Answer, Frame, Reply, RequestHeader, ServerConnection
+from raft.net.frames import gather
 from raft.net.handlers import Served, payload
 from records.codec import decode_message
 from records.compression import Buffer
@@ -31,7 +32,7 @@ from records.rpc.base import Request, Response
 Q = TypeVar("Q", bound=Request)
 
 LONG_PARTITIONS: Final = 2_000
-"""A response with more partitions, or entries, is encoded in a thread: some 4 ms of work."""
+"""A response with more topics and partitions, or entries, is encoded in a thread: 4 ms of work."""
 
 _under_way: set[asyncio.Task[None]] = set()  # a loop itself keeps no task alive
 
@@ -173,7 +174,7 @@ async def _send_when_ready(
         if finish is not None:
             response = finish(response)
         if len(getattr(response, "entries", None) or ()) > LONG_PARTITIONS:
-            reply.send(await in_thread(payload, header, response))
+            reply.send(await in_thread(_long_payload, header, response))
         else:
             reply.send(await encode(header, response, getattr(response, "topics", ())))
         if in_line:
@@ -187,7 +188,13 @@ async def _send_when_ready(
 async def encode(
     header: RequestHeader, response: Response, topics: Iterable[Any]
 ) -> tuple[Buffer, ...]:
-    """Encode a response, in a thread if its topics have very many partitions."""
-    if sum(len(getattr(topic, "partitions", ())) for topic in topics) > LONG_PARTITIONS:
-        return await in_thread(payload, header, response)
+    """Encode a response, in a thread if it has very many topics and partitions."""
+    # A topic counts as one, too: those that a client may not see have no partitions.
+    if sum(1 + len(getattr(topic, "partitions", ())) for topic in topics) > LONG_PARTITIONS:
+        return await in_thread(_long_payload, header, response)
     return payload(header, response)
+
+
+def _long_payload(header: RequestHeader, response: Response) -> tuple[Buffer, ...]:
+    """Encode a long response; its small buffers are joined, which for 10,000 topics takes 5 ms."""
+    return tuple(gather(list(payload(header, response))))

@@ -62,6 +62,9 @@ CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 NOT_ASKED: Final = -(2**31)
 
+STEPS_OF_OPERATIONS: Final = 4
+"""What it takes to decide a client's eight operations on a topic, in partitions described."""
+
 
 class ClientView(NamedTuple):
     """The cluster and client data that a description depends on."""
@@ -110,7 +113,7 @@ async def describe(
         if found is None:
             continue
         if with_operations and access is not None:
-            await pace.step()  # each operation on the topic is decided
+            await pace.step(STEPS_OF_OPERATIONS)
         described = (
             await _describe_topic(found, image, scope, pace)
             if isinstance(found, TopicImage)
@@ -177,8 +180,8 @@ def _requested_topics(
     If all topics are requested, a topic that the client may not describe is None.
     """
     if wants_all(request, version):
-        for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
-            yield topic if may_describe(topic.name, access, logs=False) else None
+        for known in sorted(image.topic_ids):
+            yield image.topic(known) if may_describe(known, access, logs=False) else None
         return
     requested = request.topics or ()
     if version < FIRST_WITH_IDS and any(t.name is None or t.topic_id.int for t in requested):

@@ -12,6 +12,7 @@ from coordinator.controller.access import Access, AccessSettings, AccessTable
 from coordinator.controller.authorizer import (
     ALLOW,
     DENY,
+    Authorizer,
     Operation,
     PatternType,
     ResourceType,
@@ -19,7 +20,7 @@ from coordinator.controller.authorizer import (
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.security import SecurityEdit
 from raft.net.principal import Principal
-from records.metadata import AccessControlEntryRecord
+from records.metadata import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 
 TOPIC = ResourceType.TOPIC
 ANN, ADMIN = Principal("User", "ann"), Principal("User", "admin")
@@ -102,6 +103,36 @@ def test_a_change_of_the_entries_ends_the_decisions_of_a_client() -> None:
     assert world.of() is world.of()
     world.set(acl(permission=DENY))
     assert not world.reads()
+
+
+def test_a_change_of_one_entry_of_many_reads_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    class Counted(Authorizer):
+        def add(self, record: AccessControlEntryRecord) -> None:
+            read.append(record.resource_name)
+            super().add(record)
+
+        def remove(self, record: AccessControlEntryRecord) -> None:
+            read.append(record.resource_name)
+            super().remove(record)
+
+    monkeypatch.setattr(access, "Authorizer", Counted)
+    many = [acl(f"topic-{number}", n=number + 1) for number in range(1_000)]
+    world = World(*many)
+    world.is_complete = True
+    assert not world.reads("new")
+    assert len(read) == len(many)
+    edit = SecurityEdit(world.image.security)
+    edit.apply(acl("new", n=5_000))
+    edit.apply(RemoveAccessControlEntryRecord(id=UUID(int=7)))
+    edit.apply(acl("other", n=8))
+    world.image = MetadataImage(security=edit.freeze())
+    assert world.reads("new")
+    assert not world.reads("topic-6")
+    assert not world.reads("topic-7")
+    assert world.reads("other")
+    assert sorted(read[len(many) :]) == ["new", "other", "topic-6", "topic-7"]
 
 
 def test_decisions_and_clients_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,10 @@ def test_a_persistent_map_behaves_like_an_immutable_dictionary(
     for seen, expected in history:
         assert (dict(seen), len(seen)) == (expected, len(expected))
         assert all(key in seen and seen.get(key) == expected[key] for key in expected)
+    for before, old in history:
+        for after, new in history:
+            different = [(old.get(k), new.get(k)) for k in old | new if old.get(k) != new.get(k)]
+            assert Counter(before.differences(after)) == Counter(different)
 
 
 def test_an_edit_that_changes_no_key_returns_the_same_persistent_map() -> None:

@@ -11,42 +11,12 @@ Source: Apache Kafka 4.3, Configuration of clients; docs/design/security.md#tran
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from esker.settings.properties import PropertiesError, read_properties
-from esker.settings.security import parse_jaas
-from raft.net.certificates import TlsContexts, TlsSettingError, TlsSettings
-from raft.net.sasl import MECHANISMS, PLAIN, Credentials
-from raft.net.security import (
-    PLAINTEXT,
-    PROTOCOLS,
-    SASL_PLAINTEXT,
-    SASL_SSL,
-    SSL,
-    OutgoingSecurity,
-)
-
-PROTOCOL: Final = "security.protocol"
-MECHANISM: Final = "sasl.mechanism"
-JAAS: Final = "sasl.jaas.config"
-TLS: Final = frozenset(
-    {
-        "ssl.keystore.location",
-        "ssl.keystore.type",
-        "ssl.keystore.password",
-        "ssl.keystore.key",
-        "ssl.keystore.certificate.chain",
-        "ssl.key.password",
-        "ssl.truststore.location",
-        "ssl.truststore.type",
-        "ssl.truststore.password",
-        "ssl.truststore.certificates",
-        "ssl.enabled.protocols",
-        "ssl.endpoint.identification.algorithm",
-    }
-)
+from raft.net.certificates import TlsSettingError
+from raft.net.client_properties import security_of
+from raft.net.security import OutgoingSecurity
 
 
 class CommandConfigError(Exception):
@@ -63,44 +33,3 @@ def read_command_config(path: Path) -> OutgoingSecurity | None:
         raise CommandConfigError(f"{path}: {error.strerror}") from None
     except TlsSettingError as error:
         raise CommandConfigError(f"{path}: {error.key}: {error}") from None
-
-
-def security_of(properties: Mapping[str, str]) -> OutgoingSecurity | None:
-    """Return the security that client properties name, None for PLAINTEXT.
-
-    Raises:  TlsSettingError.
-    """
-    for key in properties:
-        if key not in TLS and key not in (PROTOCOL, MECHANISM, JAAS):
-            raise TlsSettingError(key, "has no effect on commands: remove the line")
-    protocol = properties.get(PROTOCOL, PLAINTEXT)
-    if protocol not in PROTOCOLS:
-        raise TlsSettingError(PROTOCOL, f"{protocol[:40]!r} is none of {', '.join(PROTOCOLS)}")
-    tls, sasl = None, None
-    if protocol in (SSL, SASL_SSL):
-        tls = TlsContexts(TlsSettings.of(properties), server=False)
-    if protocol in (SASL_PLAINTEXT, SASL_SSL):
-        sasl = _credentials(properties)
-    unused = [
-        key
-        for key in properties
-        if (key in TLS and tls is None) or (key in (MECHANISM, JAAS) and sasl is None)
-    ]
-    if unused:
-        raise TlsSettingError(unused[0], f"has no effect with {PROTOCOL}={protocol}")
-    return None if tls is None and sasl is None else OutgoingSecurity(tls=tls, sasl=sasl)
-
-
-def _credentials(properties: Mapping[str, str]) -> Credentials:
-    mechanism = properties.get(MECHANISM, "")
-    if mechanism not in MECHANISMS:
-        raise TlsSettingError(MECHANISM, f"{mechanism[:40]!r} is none of {', '.join(MECHANISMS)}")
-    module = PLAIN if mechanism == PLAIN else "SCRAM"
-    try:
-        options = parse_jaas(properties.get(JAAS, ""), modules=(module,))
-    except ValueError as error:
-        raise TlsSettingError(JAAS, str(error)) from None
-    for option in ("username", "password"):
-        if not options.get(option):
-            raise TlsSettingError(JAAS, f"has no {option}")
-    return Credentials(mechanism, options["username"], options["password"])

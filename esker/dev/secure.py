@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from esker.settings.properties import read_properties
-from esker.settings.security import parse_jaas
+from raft.net.jaas import parse_jaas
 
 SECURITY: Final = "security"
 LISTENER: Final = "SASL_SSL"

@@ -24,13 +24,13 @@ from esker.settings.security import (
     PREFIX,
     SCOPE_CLAIM,
     SUB_CLAIM,
-    parse_jaas,
     parsed,
     properties_of,
     protocol_of,
 )
 from esker.settings.values import words
 from raft.net.certificates import TlsContexts, TlsSettingError, TlsSettings
+from raft.net.jaas import parse_jaas
 from raft.net.oauthbearer import OAUTHBEARER, CheckToken
 from raft.net.sasl import Credentials, FindCredential, ServerMechanisms
 from raft.net.security import (

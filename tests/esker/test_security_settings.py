@@ -6,11 +6,13 @@ import time
 
 import pytest
 
-from esker.client.security import CommandConfigError, read_command_config, security_of
+from esker.client.security import CommandConfigError, read_command_config
 from esker.server.security import listener_security
 from esker.settings.config import ConfigError, load_config, parse_config
-from esker.settings.security import parse_jaas, properties_of, protocol_of
+from esker.settings.security import properties_of, protocol_of
 from raft.net.certificates import TlsSettingError
+from raft.net.client_properties import security_of
+from raft.net.jaas import parse_jaas
 from raft.net.oauthbearer import TokenError
 from tests.esker.test_config import BROKER, GOOD, INSECURE
 from tests.pki import Authority

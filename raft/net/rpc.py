@@ -22,6 +22,7 @@ from typing import Final, Self, TypeVar
 
 from raft.net.client import ClientConnection, connect
 from raft.net.errors import NetError, Reason
+from raft.net.frames import Frame
 from raft.net.header import API_VERSIONS_KEY, RequestKind
 from records.codec import decode_message, encode_parts
 from records.errors import RecordError
@@ -88,14 +89,18 @@ class Rpc:
         """
         if version is None:
             version = self.version_for(type(request))
-        kind = request_kind(type(request), version)
-        body = await self.connection.request(
-            kind, tuple(encode_parts(request, version)), timeout_ms=self.timeout_ms
-        )
+        body = await self.exchange(request, version)
         try:
             return decode_message(response, body, version)
         except RecordError as error:
             raise NetError(Reason.BAD_ANSWER, f"{self.connection.peer}: {error}") from error
+
+    async def exchange(self, request: Request, version: int) -> Frame:
+        """Send a request and return its response's bytes. Raises ConnectionLostError."""
+        kind = request_kind(type(request), version)
+        return await self.connection.request(
+            kind, tuple(encode_parts(request, version)), timeout_ms=self.timeout_ms
+        )
 
     async def learn_versions(self) -> None:
         """Send ApiVersions to the server, in an older version if the server refuses the newest."""

@@ -21,24 +21,27 @@ from itertools import islice
 from typing import Final, NamedTuple, Self, TypeVar
 from uuid import UUID
 
+import numpy as np
+
 from raft.net import NetError, Reason
 from raft.net.rpc import Rpc, open_rpc
+from raft.net.security import OutgoingSecurity, outgoing
+from records.errors import RecordError
 from records.kafka_errors import ErrorCode, error_name
 from records.marker_batches import marker_batch
-from records.rpc.batch_coordinator import FindBatchesRequest, FindBatchesResponse
+from records.rpc.batch_coordinator import FindBatchesRequest
 from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from spark_jobs.topics.coordinates import (
-    FINAL,
-    MARKER,
     Bounds,
     CoordinatesError,
     Found,
-    FoundRun,
     LostOffsetsError,
+    Marker,
     TopicPartition,
     Wanted,
 )
+from spark_jobs.topics.find_columns import VERSION, FoundBatches, FoundMarker, read_answer
 from spark_jobs.topics.options import Address
 
 T = TypeVar("T")
@@ -52,7 +55,6 @@ EARLIEST: Final = -2
 PARTITIONS_AT_ONCE: Final = 5_000  # in one request; brokers refuse more than 20,000
 MAX_BYTES: Final = (1 << 31) - 1
 _PAUSE_S: Final = 0.2
-_LOG_APPEND_TIME: Final = 1
 
 _AGAIN: Final = frozenset(
     {
@@ -78,16 +80,25 @@ class _Topic(NamedTuple):
 class BrokerCoordinates:
     """Coordinates by way of brokers, any one of which is enough."""
 
-    def __init__(self, brokers: Sequence[Address], *, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        brokers: Sequence[Address],
+        *,
+        timeout_ms: int,
+        security: OutgoingSecurity | None = None,
+    ) -> None:
         """Create it; nothing is contacted yet.
 
         Args:    timeout_ms: of each call, with all its attempts.
+                 security: of the connections; None: PLAINTEXT.
         """
         self._brokers = list(brokers)
         self._timeout_ms = timeout_ms
+        self._security = security
         self._runner = asyncio.Runner()
         self._rpc: Rpc | None = None
         self._topics: dict[str, _Topic] = {}
+        self._find_at_once = PARTITIONS_AT_ONCE
 
     def __enter__(self) -> Self:
         return self
@@ -197,8 +208,14 @@ class BrokerCoordinates:
             by_coordinator.setdefault(described[topic].coordinators[index], []).append(one)
         found: list[Found] = []
         for coordinator, some in by_coordinator.items():
-            for chunk in _batched(some, PARTITIONS_AT_ONCE):
-                found += self._find(coordinator, chunk, committed, max_bytes)
+            chunk = some[: self._find_at_once]
+            answered = self._find(coordinator, chunk, committed, max_bytes)
+            # An answer has a limited number of runs: partitions behind them are asked for in vain.
+            if len(answered) < len(chunk):
+                self._find_at_once = max(1, len(answered))
+            else:
+                self._find_at_once = min(PARTITIONS_AT_ONCE, 2 * self._find_at_once)
+            found += answered
         return found
 
     def _find(
@@ -227,18 +244,20 @@ class BrokerCoordinates:
         )
 
         async def attempt(rpc: Rpc) -> list[Found]:
-            answer = await rpc.call(request, FindBatchesResponse)
+            body = await rpc.exchange(request, VERSION)
+            try:
+                answers = read_answer(body)
+            except RecordError as error:
+                raise NetError(Reason.BAD_ANSWER, f"{rpc.connection.peer}: {error}") from error
             found = []
-            for requested, topic in zip(wanted, answer.responses, strict=False):
-                (partition,) = topic.partitions
-                if topic.topic_id != described[requested.partition.topic].topic_id:
+            for requested, answer in zip(wanted, answers, strict=False):
+                if answer.topic_id != described[requested.partition.topic].topic_id:
                     break  # topics that may not be read stand behind all others
-                result = _found(requested, partition)
+                result = found_in(requested, answer)
                 if result is not None:
                     found.append(result)
-            for topic in answer.responses:
-                for one in topic.partitions:
-                    _check(one.error_code, f"FindBatches of topic {topic.topic_id}")
+            for answer in answers:
+                _check(answer.error_code, f"FindBatches of topic {answer.topic_id}")
             if not found:
                 raise _AgainError("FindBatches: the coordinator does not have these offsets yet")
             return found
@@ -247,7 +266,8 @@ class BrokerCoordinates:
 
     def _call(self, attempt: Attempt[T]) -> T:
         """Run an attempt on a connection to some broker, and again until it succeeds in time."""
-        return self._runner.run(self._within(attempt))
+        with outgoing(self._security):
+            return self._runner.run(self._within(attempt))
 
     async def _within(self, attempt: Attempt[T]) -> T:
         deadline = time.monotonic() + self._timeout_ms / 1_000
@@ -257,6 +277,8 @@ class BrokerCoordinates:
             except (NetError, _AgainError) as error:
                 if isinstance(error, NetError) and error.reason is Reason.UNSUPPORTED:
                     raise CoordinatesError(f"{error}: is this an Esker broker?") from error
+                if isinstance(error, NetError) and error.reason is Reason.AUTHENTICATION_FAILED:
+                    raise CoordinatesError(f"not authenticated: {error}") from error
                 if self._rpc is not None:
                     self._rpc.connection.close()
                     self._rpc = None
@@ -280,7 +302,7 @@ def _check(code: int, what: str, message: str | None = None) -> None:
         raise CoordinatesError(f"{what}: {message or error_name(code)}")
 
 
-def _found(wanted: Wanted, answer: FindBatchesResponse.Topic.Partition) -> Found | None:
+def found_in(wanted: Wanted, answer: FoundBatches) -> Found | None:
     """Return the runs of a range that an answer has, or None if it has none of them.
 
     Raises:  LostOffsetsError; CoordinatesError; _AgainError.
@@ -289,48 +311,29 @@ def _found(wanted: Wanted, answer: FindBatchesResponse.Topic.Partition) -> Found
     if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and first < answer.log_start_offset:
         raise LostOffsetsError(place, first, answer.log_start_offset)
     _check(answer.error_code, f"FindBatches of {place}")
-    runs: list[FoundRun] = []
-    at = first
-    for batch in answer.batches:
-        if batch.base_offset >= end:
-            break
-        at = min(batch.last_offset + 1, end)
-        if batch.object_format == MARKER:
-            if answer.aborted:
-                runs.append(_marker(batch))
-        else:
-            is_final = batch.object_format == FINAL
-            stamped = not is_final and batch.message_timestamp_type == _LOG_APPEND_TIME
-            runs.append(
-                FoundRun(
-                    batch.object_key,
-                    batch.byte_offset,
-                    batch.size,
-                    batch.base_offset,
-                    batch.last_offset + 1,
-                    is_final,
-                    batch.log_append_timestamp if stamped else None,
-                )
-            )
+    runs = answer.runs[: int(np.searchsorted(answer.runs.base_offsets, end))]
+    markers = [marker for marker in answer.markers if marker.offset < end]
+    at = max(
+        int(runs.columns["end_offset"][-1]) if len(runs) else first,
+        markers[-1].offset + 1 if markers else first,
+    )
     if at == first:
         return None
-    aborted = tuple((one.producer_id, one.first_offset) for one in answer.aborted)
-    return Found(place, first, at, tuple(runs), aborted)
+    batches = tuple(_marker(marker) for marker in markers) if answer.aborted else ()
+    return Found(place, first, min(at, end), runs, answer.aborted, batches)
 
 
-def _marker(batch: FindBatchesResponse.Topic.Partition.Batch) -> FoundRun:
-    """Return a transaction's marker as a run with its control batch."""
-    control = marker_batch(
-        base_offset=batch.base_offset,
-        timestamp=batch.batch_max_timestamp,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        outcome=batch.marker_outcome,
-        coordinator_epoch=batch.coordinator_epoch,
+def _marker(found: FoundMarker) -> Marker:
+    """Return a transaction's marker with its control batch."""
+    batch = marker_batch(
+        base_offset=found.offset,
+        timestamp=found.timestamp,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        outcome=found.outcome,
+        coordinator_epoch=found.coordinator_epoch,
     )
-    return FoundRun(
-        "", 0, len(control), batch.base_offset, batch.last_offset + 1, True, None, control
-    )
+    return Marker(found.offset, batch)
 
 
 def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -12,8 +12,11 @@ Source: docs/tables.md; KIP-1164, findBatches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, Self, overload
+
+import numpy as np
+import numpy.typing as npt
 
 MARKER: Final = 0
 """Format of a transaction marker, which lies in no object and has no rows."""
@@ -60,20 +63,118 @@ class FoundRun(NamedTuple):
     end_offset: int  # exclusive
     is_final: bool
     append_time: int | None  # ms; None: the batches have create time, or say it themselves
-    control: bytes = b""  # the batch of a transaction's marker, which lies in no object
+
+
+NO_TIME: Final = -(1 << 63)
+"""Stands for no append time in a column."""
+
+Column = npt.NDArray[Any]
+
+
+class Runs(Sequence[FoundRun]):
+    """Runs of a partition by rising offset, as columns: a plan may have millions of them."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, columns: Column) -> None:
+        """Create runs of a structured array with a field for each field of `FoundRun`."""
+        self.columns = columns
+
+    @classmethod
+    def of_columns(
+        cls,
+        object_keys: Column,  # UTF-8
+        byte_offsets: Column,
+        sizes: Column,
+        base_offsets: Column,
+        end_offsets: Column,
+        is_final: Column,
+        append_times: Column,  # NO_TIME: None
+    ) -> Self:
+        """Create runs of one array for each field."""
+        numbers = (byte_offsets, sizes, base_offsets, end_offsets)
+        kinds = (object_keys.dtype, "i8", "i8", "i8", "i8", "?", "i8")
+        fields = list(zip(FoundRun._fields, kinds, strict=True))
+        columns = np.empty(len(object_keys), fields)
+        values = (object_keys, *numbers, is_final, append_times)
+        for name, column in zip(FoundRun._fields, values, strict=True):
+            columns[name] = column
+        return cls(columns)
+
+    @classmethod
+    def of(cls, rows: Iterable[FoundRun]) -> Self:
+        """Create runs of rows."""
+        some = [
+            (one[0].encode(), *one[1:6], NO_TIME if one.append_time is None else one.append_time)
+            for one in rows
+        ]
+        if not some:
+            return cls.of_columns(np.empty(0, "S1"), *[np.empty(0, np.int64)] * 6)
+        keys, *others = (np.array(column) for column in zip(*some, strict=True))
+        return cls.of_columns(keys, *others)
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Return the stored bytes of each run."""
+        sizes: npt.NDArray[np.int64] = self.columns["size_bytes"]
+        return sizes
+
+    @property
+    def base_offsets(self) -> npt.NDArray[np.int64]:
+        """Return the first offset of each run."""
+        offsets: npt.NDArray[np.int64] = self.columns["base_offset"]
+        return offsets
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __iter__(self) -> Iterator[FoundRun]:
+        for row in self.columns.tolist():
+            run = FoundRun._make(row)
+            append_time = None if run.append_time == NO_TIME else run.append_time
+            yield run._replace(object_key=row[0].decode(), append_time=append_time)
+
+    @overload
+    def __getitem__(self, index: int) -> FoundRun: ...
+
+    @overload
+    def __getitem__(self, index: slice | Column) -> Runs: ...
+
+    def __getitem__(self, index: int | slice | Column) -> FoundRun | Runs:
+        if isinstance(index, int):
+            (row,) = Runs(self.columns[[index]])
+            return row
+        return Runs(self.columns[index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Runs) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Runs, (self.columns,)
+
+
+class Marker(NamedTuple):
+    """A transaction's marker: it takes an offset, and lies in no object."""
+
+    offset: int
+    batch: bytes  # the control batch that a consumer would see
 
 
 class Found(NamedTuple):
     """Runs of a partition, from an offset on.
 
-    Markers of transactions are among them where aborted ones are: a marker ends its producer's.
+    Markers of transactions are there where aborted ones are: a marker ends its producer's.
     """
 
     partition: TopicPartition
     first_offset: int
     end_offset: int  # exclusive; where the next look-up begins
-    runs: tuple[FoundRun, ...]
+    runs: Runs
     aborted: tuple[tuple[int, int], ...]  # for read_committed: producer id, first offset
+    markers: tuple[Marker, ...] = ()
 
 
 class CoordinatesError(Exception):

@@ -11,7 +11,12 @@ Source: docs/log-source.md; `spark_jobs.tables.log_state`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from records.internal_topics import INTERNAL_TOPICS
 from records.marker_batches import marker_batch
@@ -22,22 +27,102 @@ from spark_jobs.tables.log_state import LogState, state_at
 from spark_jobs.topics.coordinates import (
     FINAL,
     MARKER,
+    NO_TIME,
     Bounds,
     CoordinatesError,
     Found,
-    FoundRun,
     LostOffsetsError,
+    Marker,
+    Runs,
     TopicPartition,
     Wanted,
 )
+
+_LOG_APPEND_TIME: Final = 1
+
+
+class _Coordinator:
+    """A coordinator's state, with the columns of all its runs as arrays."""
+
+    def __init__(self, state: LogState, keys: ObjectKeys) -> None:
+        self.state = state
+        self.keys = keys
+        self.columns = {
+            name: state.runs.column(name).to_numpy()
+            for name in (
+                "object_id", "byte_offset", "byte_size", "base_offset", "last_offset",
+                "object_format", "timestamp_type", "appended_at_ms",
+            )
+        }  # fmt: skip
+        self.total_sizes = self.columns["byte_size"].cumsum()
+
+    def find(self, row: int, first_offset: int, end_offset: int, max_bytes: int) -> slice:
+        """Return the rows of a partition's runs between two offsets, about `max_bytes` of them.
+
+        Args:    row: the partition's, in the table of the state's partitions.
+        """
+        begin, stop = self.state.run_bounds[row : row + 2].tolist()
+        last_offsets = self.columns["last_offset"][begin:stop]
+        first = begin + int(last_offsets.searchsorted(first_offset))
+        stop = begin + int(self.columns["base_offset"][begin:stop].searchsorted(end_offset))
+        most = max_bytes + (self.total_sizes[first - 1] if first else 0)
+        fits = int(self.total_sizes[first:stop].searchsorted(most, side="right"))
+        return slice(first, min(stop, first + max(1, fits)))
+
+    def runs(self, rows: slice) -> Runs:
+        """Return the runs of some rows, without markers."""
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        formats = columns["object_format"]
+        ids, of_run = np.unique(columns["object_id"], return_inverse=True)
+        keys = np.array([b"" if one < 0 else self.keys.key(one).encode() for one in ids.tolist()])
+        is_final = formats == FINAL
+        stamped = ~is_final & (columns["timestamp_type"] == _LOG_APPEND_TIME)
+        runs = Runs.of_columns(
+            keys[of_run] if len(keys) else np.empty(0, "S1"),
+            columns["byte_offset"],
+            columns["byte_size"],
+            columns["base_offset"],
+            columns["last_offset"] + 1,
+            is_final,
+            np.where(stamped, columns["appended_at_ms"], NO_TIME),
+        )
+        is_stored: npt.NDArray[np.bool_] = formats != MARKER
+        return runs[is_stored]
+
+    def markers(self, rows: slice) -> Iterator[Marker]:
+        """Yield the transactions' markers among some rows."""
+        is_marker = pa.array(self.columns["object_format"][rows] == MARKER)
+        for row in self.state.runs.slice(rows.start, len(is_marker)).filter(is_marker).to_pylist():
+            batch = marker_batch(
+                base_offset=row["base_offset"],
+                timestamp=row["max_timestamp"],
+                producer_id=row["marker_producer_id"],
+                producer_epoch=row["marker_epoch"],
+                outcome=row["marker_outcome"],
+                coordinator_epoch=row["marker_coordinator_epoch"],
+            )
+            yield Marker(row["base_offset"], batch)
+
+    def aborted(self, row: int, first_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
+        """Return a partition's aborted transactions that overlap a range of offsets."""
+        if not self.state.aborted.num_rows:
+            return ()
+        (place,) = self.state.partitions.slice(row, 1).select(["topic_id", "partition"]).to_pylist()
+        overlap = (
+            (pc.field("topic_id") == place["topic_id"])
+            & (pc.field("partition") == place["partition"])
+            & (pc.field("first_offset") < end_offset)
+            & (pc.field("last_offset") >= first_offset)
+        )
+        found = self.state.aborted.filter(overlap).select(["producer_id", "first_offset"])
+        return tuple((one["producer_id"], one["first_offset"]) for one in found.to_pylist())
 
 
 class _Partition(NamedTuple):
     """A partition's place in the state of its coordinator."""
 
-    state: LogState
+    coordinator: _Coordinator
     row: int  # in the table of the state's partitions
-    coordinator: int
     log_start: int
     high_watermark: int
     last_stable_offset: int
@@ -108,47 +193,14 @@ class LogCoordinates:
         one = self._partition(place)
         if first < one.log_start:
             raise LostOffsetsError(place, first, one.log_start)
-        bounds = one.state.run_bounds
-        table = one.state.runs.slice(
-            int(bounds[one.row]), int(bounds[one.row + 1] - bounds[one.row])
-        )
-        last_offsets = table.column("last_offset").to_numpy()
-        begin = int(last_offsets.searchsorted(first))
-        sizes = table.column("byte_size").to_numpy()[begin:].cumsum()
-        count = max(1, int(sizes.searchsorted(max_bytes, side="right")))
-        keys = ObjectKeys(
-            prefix=self._prefix,
-            cluster_id=self._logs.cluster_id,
-            coordinator_partition=one.coordinator,
-            ancestors=self._ancestors_now(),
-        )
-        aborted = tuple(_aborted(one, first, end)) if committed else ()
-        runs: list[FoundRun] = []
-        at = first
-        for row in table.slice(begin, count).to_pylist():
-            if row["base_offset"] >= end:
-                break
-            at = min(row["last_offset"] + 1, end)
-            if row["object_format"] == MARKER:
-                if aborted:
-                    runs.append(_marker(row))
-            else:
-                is_final = row["object_format"] == FINAL
-                stamped = not is_final and row["timestamp_type"] == 1
-                runs.append(
-                    FoundRun(
-                        keys.key(row["object_id"]),
-                        row["byte_offset"],
-                        row["byte_size"],
-                        row["base_offset"],
-                        row["last_offset"] + 1,
-                        is_final,
-                        row["appended_at_ms"] if stamped else None,
-                    )
-                )
-        if at == first:
+        coordinator = one.coordinator
+        rows = coordinator.find(one.row, first, end, max_bytes)
+        if rows.start >= rows.stop:
             raise CoordinatesError(f"{place}: the logs have no run at offset {first}")
-        return Found(place, first, at, tuple(runs), aborted)
+        at = min(int(coordinator.columns["last_offset"][rows.stop - 1]) + 1, end)
+        aborted = coordinator.aborted(one.row, first, end) if committed else ()
+        markers = tuple(coordinator.markers(rows)) if aborted else ()
+        return Found(place, first, at, coordinator.runs(rows), aborted, markers)
 
     def _partition(self, place: TopicPartition) -> _Partition:
         found = self._read().get(place)
@@ -162,44 +214,23 @@ class LogCoordinates:
             self._partitions = {}
             for coordinator in coordinators_of(self._logs):
                 state = state_at(self._logs.log(f"{DISKLESS_METADATA}{coordinator}"))
+                keys = ObjectKeys(
+                    prefix=self._prefix,
+                    cluster_id=self._logs.cluster_id,
+                    coordinator_partition=coordinator,
+                    ancestors=self._ancestors_now(),
+                )
+                columns = _Coordinator(state, keys)
                 stable = state.last_stable_offsets()
                 for index, row in enumerate(state.partitions.to_pylist()):
                     if row["deleted_at_ms"] is None and row["topic"] not in INTERNAL_TOPICS:
                         self._partitions[TopicPartition(row["topic"], row["partition"])] = (
                             _Partition(
-                                state,
+                                columns,
                                 index,
-                                coordinator,
                                 row["log_start_offset"],
                                 row["high_watermark"],
                                 int(stable[index]),
                             )
                         )
         return self._partitions
-
-
-def _marker(row: Mapping[str, int]) -> FoundRun:
-    """Return a transaction's marker as a run with its control batch."""
-    offset = row["base_offset"]
-    control = marker_batch(
-        base_offset=offset,
-        timestamp=row["max_timestamp"],
-        producer_id=row["marker_producer_id"],
-        producer_epoch=row["marker_epoch"],
-        outcome=row["marker_outcome"],
-        coordinator_epoch=row["marker_coordinator_epoch"],
-    )
-    return FoundRun("", 0, len(control), offset, offset + 1, True, None, control)
-
-
-def _aborted(one: _Partition, first_offset: int, end_offset: int) -> Iterator[tuple[int, int]]:
-    """Yield the aborted transactions of a partition that overlap a range of offsets."""
-    (place,) = one.state.partitions.slice(one.row, 1).select(["topic_id", "partition"]).to_pylist()
-    for row in one.state.aborted.to_pylist():
-        overlaps = row["first_offset"] < end_offset and row["last_offset"] >= first_offset
-        if (
-            overlaps
-            and row["topic_id"] == place["topic_id"]
-            and row["partition"] == place["partition"]
-        ):
-            yield row["producer_id"], row["first_offset"]

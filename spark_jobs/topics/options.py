@@ -1,8 +1,8 @@
 """The options of `esker_records`: those of Spark's Kafka source, and where the records lie.
 
 A query that read `format("kafka")` names the object store besides, and nothing else changes.
-Options that tune consumers have nothing to act on here, and are named in a warning. Security of the
-connection to brokers is not built: such options are refused.
+Options that tune consumers have nothing to act on here, and are named in a warning. TLS and SASL
+of the connections to brokers have the names of Kafka's client properties, `kafka.` before them.
 
 Source: docs/tables.md; Spark's Structured Streaming + Kafka Integration Guide.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -122,6 +122,7 @@ class Options:
     max_records: int | None
     max_offsets: int | None  # of one micro-batch of a stream
     ignored: tuple[str, ...]  # options about consumers
+    security: Mapping[str, str] = field(repr=False)  # Kafka's client properties of TLS and SASL
 
     def open_store(self) -> ObjectStore:
         """Open the object store."""
@@ -136,20 +137,20 @@ def parse_options(options: Mapping[str, str]) -> Options:
     known = {name.lower(): name for name in OPTIONS}
     given: dict[str, str] = {}
     ignored: list[str] = []
+    security: dict[str, str] = {}
     for name, text in options.items():
         lower = name.lower()
         if lower in known:
             given[known[lower]] = text
         elif lower.startswith(_SECURITY):
-            raise OptionError(
-                f"{name}: brokers are asked without TLS or SASL; use another listener"
-            )
+            security[lower.removeprefix("kafka.")] = text
         elif lower in _OF_CONSUMERS or lower.startswith("kafka."):
             ignored.append(name)
         else:
             raise OptionError(f"{name}: no such option; there are: {', '.join(OPTIONS)}")
     store_options = StoreOptions(given.get("endpoint"), given.get("region"))
     brokers, logs = _coordinates_of(given)
+    _check_security(security, brokers)
     topics, pattern, assigned = _subscription(given)
     store = given.get("store")
     if not store:
@@ -177,7 +178,24 @@ def parse_options(options: Mapping[str, str]) -> Options:
         max_records=_number(given, "maxRecordsPerPartition"),
         max_offsets=_number(given, "maxOffsetsPerTrigger"),
         ignored=tuple(ignored),
+        security=security,
     )
+
+
+def _check_security(security: Mapping[str, str], brokers: tuple[Address, ...]) -> None:
+    """Raise OptionError unless connections to brokers can be made as the properties say."""
+    if not security:
+        return
+    if not brokers:
+        raise OptionError(f"kafka.{next(iter(security))}: only brokers are asked with TLS or SASL")
+    # Imported here, because it is a third of the time that tasks take to start, and few need it.
+    from raft.net.certificates import TlsSettingError
+    from raft.net.client_properties import security_of
+
+    try:
+        security_of(security)
+    except TlsSettingError as error:
+        raise OptionError(f"kafka.{error.key}: {error}") from None
 
 
 def _coordinates_of(

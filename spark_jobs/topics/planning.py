@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from spark_jobs.source.option_error import OptionError
@@ -58,9 +59,14 @@ def open_coordinates(options: Options) -> Coordinates:
     """
     # Imported here, because tasks need neither: it is half of the time that they take to start.
     if options.brokers:
+        from raft.net.client_properties import security_of
         from spark_jobs.topics.broker_coordinates import BrokerCoordinates
 
-        return BrokerCoordinates(options.brokers, timeout_ms=options.timeout_ms)
+        return BrokerCoordinates(
+            options.brokers,
+            timeout_ms=options.timeout_ms,
+            security=security_of(options.security),
+        )
     from spark_jobs.readers.inputs import Inputs, open_logs
     from spark_jobs.topics.log_coordinates import LogCoordinates
 
@@ -311,14 +317,18 @@ def cut(found: Found, piece_bytes: int = PIECE_BYTES) -> Iterator[Found]:
     if found.aborted:
         yield found
         return
-    first, held = 0, 0
-    begin = found.first_offset
-    for index, run in enumerate(found.runs):
-        if index > first and held + run.size_bytes > piece_bytes:
-            runs = found.runs[first:index]
-            yield found._replace(first_offset=begin, end_offset=run.base_offset, runs=runs)
-            first, held, begin = index, 0, run.base_offset
-        held += run.size_bytes
+    totals = np.cumsum(found.runs.sizes)
+    offsets = found.runs.base_offsets
+    first, begin = 0, found.first_offset
+    while first < len(totals):
+        before = totals[first - 1] if first else 0
+        fits = int(np.searchsorted(totals, before + piece_bytes, side="right"))
+        stop = max(first + 1, fits)
+        if stop == len(totals):
+            break
+        end = int(offsets[stop])
+        yield found._replace(first_offset=begin, end_offset=end, runs=found.runs[first:stop])
+        first, begin = stop, end
     yield found._replace(first_offset=begin, runs=found.runs[first:])
 
 
@@ -327,10 +337,10 @@ def _share_out(pieces: Sequence[Found]) -> list[RecordsPartition]:
     tasks: list[list[Found]] = []
     held = TASK_BYTES
     for piece in pieces:
-        size = sum(run.size_bytes for run in piece.runs)
+        size = int(piece.runs.sizes.sum())
         if held + size > TASK_BYTES:
             tasks.append([])
             held = 0
         tasks[-1].append(piece)
         held += size
-    return [RecordsPartition(tuple(task)) for task in tasks if any(one.runs for one in task)]
+    return [RecordsPartition(tuple(task)) for task in tasks if any(len(one.runs) for one in task)]

@@ -116,7 +116,7 @@ def _group(pieces: Sequence[Found]) -> Iterator[list[Found]]:
     group: list[Found] = []
     held = 0
     for piece in pieces:
-        size = sum(run.size_bytes for run in piece.runs)
+        size = int(piece.runs.sizes.sum())
         if group and held + size > PIECE_BYTES:
             yield group
             group, held = [], 0
@@ -133,7 +133,7 @@ def _fetch(
     pieces = list(group)
     for _ in range(TRIES):
         try:
-            runs = [run for piece in pieces for run in piece.runs if not run.control]
+            runs = [run for piece in pieces for run in piece.runs]
             data = _read_runs(store, threads, runs)
         except ObjectNotFoundError as error:
             gone = error.key
@@ -165,7 +165,7 @@ def _with_bytes(piece: Found, data: dict[FoundRun, memoryview]) -> _Read:
         StoredRun(
             topic,
             partition,
-            run.control or data[run],
+            data[run],
             run.base_offset,
             run.end_offset,
             run.is_final,
@@ -176,6 +176,23 @@ def _with_bytes(piece: Found, data: dict[FoundRun, memoryview]) -> _Read:
         )
         for run in piece.runs
     ]
+    runs += (
+        StoredRun(
+            topic,
+            partition,
+            marker.batch,
+            marker.offset,
+            marker.offset + 1,
+            True,
+            None,
+            piece.first_offset,
+            piece.end_offset,
+            "a transaction's marker",
+        )
+        for marker in piece.markers
+    )
+    if piece.markers:
+        runs.sort(key=lambda run: run.base_offset)
     return _Read(runs, piece.aborted)
 
 

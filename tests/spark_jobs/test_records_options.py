@@ -19,7 +19,7 @@ from diskless.access.gate import GUARDS
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import FindBatchesRequest, FindBatchesResponse
 from spark_jobs.source.option_error import OptionError
-from spark_jobs.topics.coordinates import Found, FoundRun, TopicPartition, Wanted
+from spark_jobs.topics.coordinates import Found, FoundRun, Runs, TopicPartition, Wanted
 from spark_jobs.topics.options import OPTIONS, Edge, Options, Times, parse_options
 from spark_jobs.topics.planning import cut, split_ranges
 
@@ -45,7 +45,16 @@ def parsed(**options: str) -> Options:
         ({"kafka.bootstrap.servers": ""}, "name the source of coordinates"),
         ({"kafka.bootstrap.servers": "b"}, "'b' is not HOST:PORT"),
         ({"logDir": "/logs"}, "logDir: give kafka.bootstrap.servers or logs, not both"),
-        ({"kafka.security.protocol": "SSL"}, "kafka.security.protocol: .*without TLS or SASL"),
+        ({"kafka.security.protocol": "TLS"}, "kafka.security.protocol: 'TLS' is none of"),
+        ({"kafka.ssl.provider": "x"}, "kafka.ssl.provider: has no effect here: leave it out"),
+        (
+            {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"},
+            "kafka.sasl.jaas.config: ",
+        ),
+        (
+            {"kafka.bootstrap.servers": "", "logDir": "/x", "kafka.security.protocol": "SSL"},
+            "kafka.security.protocol: only brokers are asked with TLS or SASL",
+        ),
         ({"startingOffsets": "now"}, "startingOffsets: no JSON"),
         ({"startingOffsets": '{"a":{"x":1}}'}, "startingOffsets: not of the form"),
         ({"endingOffsets": '{"a":{"0":-3}}'}, "endingOffsets: a-0: -3 is no offset"),
@@ -60,6 +69,22 @@ def parsed(**options: str) -> Options:
 def test_impossible_options_are_refused_by_name(options: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         parsed(**options)
+
+
+def test_passwords_of_brokers_are_not_printed_with_the_options() -> None:
+    jaas = (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="alice" password="hidden";'
+    )
+    options = parsed(
+        **{
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": jaas,
+        }
+    )
+    assert options.security["sasl.jaas.config"] == jaas
+    assert "hidden" not in repr(options)
 
 
 def test_options_are_those_of_sparks_kafka_source_in_any_case() -> None:
@@ -128,7 +153,7 @@ def test_ranges_are_cut_into_as_many_parts_as_asked_for() -> None:
 
 def test_what_is_found_is_cut_between_runs_unless_transactions_were_aborted() -> None:
     sizes = [3, 3, 9, 1, 1, 1, 4]
-    runs = tuple(
+    runs = Runs.of(
         FoundRun("key", 0, size, 10 * index, 10 * index + 10, False, None)
         for index, size in enumerate(sizes)
     )
@@ -142,7 +167,7 @@ def test_what_is_found_is_cut_between_runs_unless_transactions_were_aborted() ->
     ]  # fmt: skip
     aborted = found._replace(aborted=((7, 5),))
     assert list(cut(aborted, 6)) == [aborted]
-    empty = found._replace(runs=())
+    empty = found._replace(runs=Runs.of([]))
     assert list(cut(empty, 6)) == [empty]
 
 

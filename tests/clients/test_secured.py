@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from raft.net.security import outgoing_security
+from spark_jobs.topics.coordinates import CoordinatesError
 from tests.clients.secured import PASSWORD, PROTOCOLS, USER, SecuredNode
 from tests.interop.conftest import kafka, kafka_release, written_by_kafka
 from tests.waiting import wait_until
@@ -207,3 +209,36 @@ def test_a_java_client_authenticates_with_each_security_protocol_and_sasl_mechan
     config = node.command_config(protocol, mechanism, *identity)
     where = ("--bootstrap-server", node.address(protocol), "--command-config", str(config))
     assert "t" in kafka.run(TOPICS, *where, "--list").out.split()
+
+
+def test_esker_records_reads_over_each_protocol(node) -> None:
+    """The driver's options are Kafka's client properties. Source: docs/tables.md."""
+    from confluent_kafka import Producer
+
+    from esker.settings.properties import read_properties
+    from tests.spark_jobs.topics_world import read_rows
+
+    producer = Producer(
+        {
+            "bootstrap.servers": node.address("SASL_SSL"),
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(node.ca_file),
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
+        }
+    )
+    producer.produce("t", b"read by Spark")
+    producer.flush()
+    others = {"store": str(node.home / "objects"), "subscribe": "t", "includeHeaders": "true"}
+
+    def read(protocol, password=PASSWORD):
+        config = read_properties(node.command_config(protocol, "PLAIN", USER, password))
+        named = {f"kafka.{name}": value for name, value in config.items()}
+        return read_rows({"kafka.bootstrap.servers": node.address(protocol), **named, **others})
+
+    for protocol in PROTOCOLS:
+        assert b"read by Spark" in [row[6] for row in read(protocol)]
+    with pytest.raises(CoordinatesError, match="not authenticated: "):
+        read("SASL_SSL", "wrong")
+    assert outgoing_security() is None

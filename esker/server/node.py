@@ -23,7 +23,7 @@ from esker.server.groups import GroupLogNodeService
 from esker.server.listener_gate import ListenerGate
 from esker.server.node_services import BenchState, JoinedServices
 from esker.server.open_files import connections_allowed
-from esker.server.peer_identity import IdentityMode, PeerIdentities
+from esker.server.peer_identity import IdentityMode, Owner, PeerIdentities
 from esker.server.replica_set import (
     Machines,
     ObservedCluster,
@@ -80,6 +80,8 @@ class NodeParts:
         self._observed: ObservedCluster | None = None
         self._own: OwnMachines | None = None
         self._controllers: ControllerParts | None = None
+        self._groups: GroupLogNodeService | None = None  # of a controller
+        self._transactions: TransactionLogNodeService | None = None
         self._ancestors = Ancestors()
         if CONTROLLER in settings.roles:
             parts = controller_settings(settings, self.meta.cluster_id, bootstrap)
@@ -192,7 +194,16 @@ class NodeParts:
             parse_principal(values[NODE_PRINCIPALS]),
             {int(node): place.host for node, place in self.settings.voters.items()},
             lambda: controllers.machine.image.brokers,
+            self._find_owner,
         )
+
+    def _find_owner(self, field: str, name: str) -> Owner | None:
+        """Return the owner of a group or transactional id in this node's replica of its log."""
+        if field == "group_id":
+            groups = None if self._groups is None else self._groups.machine
+            return None if groups is None else groups.image.groups.get(name)
+        transactions = None if self._transactions is None else self._transactions.machine
+        return None if transactions is None else transactions.image.ids.get(name)
 
     def _endpoint(self, address: Address) -> Endpoint:
         return Endpoint(self.settings.addresses.controller_name, address.host, address.port)
@@ -214,8 +225,10 @@ class NodeParts:
             )
             controllers_node = controllers.node_service(host)
             controllers.listen(self._note_ancestors)
-            groups = GroupLogNodeService(host, LogSettings.of(config.values), controllers.listen)
-            transactions = TransactionLogNodeService(
+            groups = self._groups = GroupLogNodeService(
+                host, LogSettings.of(config.values), controllers.listen
+            )
+            transactions = self._transactions = TransactionLogNodeService(
                 host,
                 TransactionSettings.of(config.values),
                 controllers.listen,

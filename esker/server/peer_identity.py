@@ -1,6 +1,6 @@
 """Decides whether a connection's peer may speak as the node that its request names.
 
-    identities = PeerIdentities(mode, pattern, voters, lambda: image.brokers)
+    identities = PeerIdentities(mode, pattern, voters, lambda: image.brokers, find_owner)
     if identities.refuses(connection, api_key, request): ...    # answer with error 31
 
 A peer proves its node id by one of three, the first that applies:
@@ -9,6 +9,10 @@ A peer proves its node id by one of three, the first that applies:
 - URIs `esker:node:7` in its certificate, for nodes that share a host;
 - a certificate that covers the host at which the node is configured or registered: the check that a
   client makes, backwards. Names with wildcards cover no node.
+
+Requests that only nodes send, Envelope among them, have no sender's id: they are taken from each
+voter and registered broker. Of those, a request of a group's or transactional id's owner is taken
+from the broker that the log names as its owner.
 
 The trap: a new broker is neither configured nor registered. An id that no node has yet may be named
 by a peer with some certificate or user, because it has no rights: its calls fail for lack of a
@@ -21,6 +25,7 @@ Source: docs/design/security.md#peers.
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -33,6 +38,8 @@ from raft.net.identity import NODE_URI, normal_host
 from raft.net.principal import ANONYMOUS, Principal
 
 log = logging.getLogger("esker.audit")
+
+_NODE_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 
 MAX_LOGGED: Final = 10_000
 """Pairs of client and api key whose first refusal was logged; beyond it, they are forgotten."""
@@ -54,16 +61,28 @@ class Peer(Protocol):
     certificate_names: frozenset[str]
 
 
-class Brokers(Protocol):
-    """The registered brokers by id."""
+Brokers = Mapping[int, Any]
+"""The registered brokers by id; an image's, which never changes."""
 
-    def get(self, key: int, /) -> Any: ...
+
+class Owner(Protocol):
+    """The ownership of a group or of a transactional id, as its log has it."""
+
+    @property
+    def ownership_epoch(self) -> int: ...
+
+    @property
+    def broker_id(self) -> int: ...
+
+
+FindOwner = Callable[[str, str], Owner | None]
+"""(`group_id` or `transactional_id`, the id) -> its owner, or None if the log has no owner."""
 
 
 class Claim(NamedTuple):
     """A node as which a request speaks."""
 
-    node_id: int
+    node_id: int  # -1: any
     is_voter: bool = False  # whether only a voter may send the request
     registers: frozenset[str] | None = None  # the hosts of a registration
 
@@ -115,6 +134,16 @@ CLAIMS: Final[Mapping[int, Callable[[Any], Iterable[Claim]]]] = {
 OF_CONTROLLERS: Final = frozenset({1093, 1095, 1107})
 """Calls of the active controller to batch coordinators: any voter may send them."""
 
+OWNED: Final[Mapping[int, str]] = {
+    **dict.fromkeys((1121, 1122, 1124, 1125, 1126), "group_id"),
+    **dict.fromkeys((1141, 1142, 1143), "transactional_id"),
+}
+"""Requests of an owner: the field with the id of what it owns, by api key."""
+
+OF_NODES: Final = frozenset({58, 1096, 1102, 1103, 1104, 1127, 1130, 1144, 1146, *OWNED})
+"""Requests that brokers and voters alone send, without an id of theirs: Envelope, deletion of
+records and objects, writes to the logs of groups and transactions, markers, proofs."""
+
 NAMED_ONLY: Final = frozenset({64})
 """Requests with the id of a node that is their object: UnregisterBroker, which has a guard."""
 
@@ -128,12 +157,14 @@ class PeerIdentities:
         pattern: Principal,
         voters: Mapping[int, str],
         brokers: Callable[[], Brokers],
+        find_owner: FindOwner,
     ) -> None:
         """Create the check.
 
         Args:  pattern: the principals of nodes; `*` in the name stands for the node id.
                voters: the configured host of each voter.
                brokers: returns the registered brokers of the newest image.
+               find_owner: finds the owner of a group or of a transactional id.
         """
         self.mode = mode
         self.refused: Counter[int] = Counter()  # by api key; with `log` they pass nevertheless
@@ -141,12 +172,15 @@ class PeerIdentities:
         self._before, _, self._after = pattern.name.partition("*")
         self._voters = {node_id: normal_host(host) for node_id, host in voters.items()}
         self._brokers = brokers
+        self._find_owner = find_owner
         self._logged: set[tuple[str, str, int]] = set()
+        self._hosts_of: object = None  # the brokers that `_node_hosts` was made from
+        self._node_hosts: frozenset[str] = frozenset()
 
     def checks(self, api_key: int) -> bool:
         """Return whether requests of an API speak as a node."""
         return self.mode is not IdentityMode.OFF and (
-            api_key in CLAIMS or api_key in OF_CONTROLLERS
+            api_key in CLAIMS or api_key in OF_CONTROLLERS or api_key in OF_NODES
         )
 
     def refuses(self, connection: Peer, api_key: int, request: Any) -> bool:
@@ -166,7 +200,8 @@ class PeerIdentities:
                 "decision=%s principal=%r host=%s api_key=%d as_node=%s reason='its principal and "
                 "certificate are not those of this node'",
                 "denied" if enforced else "would_deny", key[0][:249], host, api_key,
-                "a voter" if claim.node_id < 0 else claim.node_id,
+                str(claim.node_id) if claim.node_id >= 0
+                else "a voter" if claim.is_voter else "a node",
             )  # fmt: skip
         return enforced
 
@@ -188,6 +223,13 @@ class PeerIdentities:
             if any(self._is(connection, Claim(node_id, True)) for node_id in self._voters):
                 return None
             return Claim(-1, is_voter=True)
+        if api_key in OF_NODES:
+            if not self._is_any_node(connection):
+                return Claim(-1)
+            owner = self._owner(api_key, request)
+            if owner is None or self._is(connection, Claim(owner)):
+                return None
+            return Claim(owner)
         for claim in CLAIMS[api_key](request):
             if not self._is(connection, claim):
                 return claim
@@ -208,6 +250,32 @@ class PeerIdentities:
         if hosts is None:  # a new node that reads, or one whose broker epoch is judged
             return bool(names) or connection.principal != ANONYMOUS
         return not hosts.isdisjoint(names)
+
+    def _owner(self, api_key: int, request: Any) -> int | None:
+        """Return the broker as which a request of an owner speaks, or None.
+
+        Of an owner that has changed since, the decision refuses the request, with its own error.
+        """
+        field = OWNED.get(api_key)
+        owner = None if field is None else self._find_owner(field, getattr(request, field))
+        if owner is None or owner.ownership_epoch != request.ownership_epoch:
+            return None
+        return owner.broker_id
+
+    def _is_any_node(self, connection: Peer) -> bool:
+        """Return whether a peer is a voter or a registered broker."""
+        brokers, named = self._brokers(), self._node_ids(connection)
+        if named:
+            ids = [int(node_id) for node_id in named if _NODE_ID.fullmatch(node_id)]
+            return any(node_id in self._voters or node_id in brokers for node_id in ids)
+        if brokers is not self._hosts_of:
+            self._hosts_of = brokers
+            self._node_hosts = frozenset(self._voters.values()).union(
+                normal_host(endpoint.host)
+                for broker in brokers.values()
+                for endpoint in broker.end_points
+            )
+        return not self._node_hosts.isdisjoint(connection.certificate_names)
 
     def _node_ids(self, connection: Peer) -> frozenset[str]:
         """Return the node ids that a peer's principal or certificate spells out."""

@@ -20,6 +20,8 @@ from esker.server.peer_identity import (
     CLAIMS,
     NAMED_ONLY,
     OF_CONTROLLERS,
+    OF_NODES,
+    OWNED,
     IdentityMode,
     PeerIdentities,
 )
@@ -44,6 +46,10 @@ IMAGE_BROKERS: Final[dict[int, Any]] = {
     node_id: SimpleNamespace(end_points=tuple(SimpleNamespace(host=host) for host in hosts))
     for node_id, hosts in REGISTERED.items()
 }
+OWNERS: Final[dict[tuple[str, str], Any]] = {
+    (field, "owned"): SimpleNamespace(broker_id=BROKER, ownership_epoch=7)
+    for field in ("group_id", "transactional_id")
+}
 SENDER_FIELDS: Final = {"broker_id", "replica_id", "leader_id", "controller_id", "controller_epoch"}
 
 
@@ -59,7 +65,11 @@ def certificate(*names: str, subject: str = "CN=x") -> Caller:
 
 def identities(mode: str = "enforce", pattern: str = "node-*") -> PeerIdentities:
     return PeerIdentities(
-        IdentityMode(mode), Principal("User", pattern), VOTERS, lambda: IMAGE_BROKERS
+        IdentityMode(mode),
+        Principal("User", pattern),
+        VOTERS,
+        lambda: IMAGE_BROKERS,
+        lambda field, name: OWNERS.get((field, name)),
     )
 
 
@@ -155,16 +165,97 @@ def test_a_request_is_taken_from_its_own_node_alone(key: int) -> None:
 
 
 @pytest.mark.parametrize("key", ON_LISTENERS)
-def test_four_identities_ask_for_each_api_of_a_controllers_listener(key: int) -> None:
+def test_each_api_of_a_controllers_listener_needs_cluster_action_before_an_identity(
+    key: int,
+) -> None:
     checked = identities()
     clients = (Caller(principal=ANONYMOUS), user("ann"))
     refused = [is_refused(checked, caller, key, VOTER, is_super=False) for caller in clients]
     assert refused == [key not in FREE and key not in GUARDS] * 2
     assert not checked.refused  # for lack of CLUSTER_ACTION
-    assert is_refused(checked, user("node-11"), key, VOTER) is (
-        key in CLAIMS or key in OF_CONTROLLERS
+
+
+SPEAKS_AS_ITS_SENDER: Final = {
+    1, 2, 52, 53, 54, 59, 62, 63, 67, 70, 1094, 1100, 1101, 1116, 1117, 1120, 1140,
+}  # fmt: skip
+FROM_VOTERS: Final = {1093, 1095, 1107}
+FROM_NODES: Final = {
+    58, 1096, 1102, 1103, 1104, 1121, 1122, 1124, 1125, 1126, 1127, 1130, 1141, 1142, 1143, 1144,
+    1146,
+}  # fmt: skip
+NONE_A_CLIENT_ANOTHER_NODE_THE_RIGHT_ONE: Final = (
+    Caller(principal=ANONYMOUS),
+    user("ann"),
+    user(f"node-{BROKER}"),
+    user(f"node-{VOTER}"),
+)
+
+
+@pytest.mark.parametrize("key", ON_LISTENERS)
+def test_each_api_refuses_those_of_four_super_users_that_are_not_the_node(key: int) -> None:
+    checked = identities()
+    refused = [
+        is_refused(checked, caller, key, VOTER)
+        for caller in NONE_A_CLIENT_ANOTHER_NODE_THE_RIGHT_ONE
+    ]
+    if key in SPEAKS_AS_ITS_SENDER | FROM_VOTERS:
+        assert refused == [True, True, True, False]
+    elif key in FROM_NODES:
+        assert refused == [True, True, False, False]
+    else:
+        assert refused == [False] * 4
+
+
+@pytest.mark.parametrize("key", sorted(OF_NODES))
+def test_a_request_of_nodes_is_taken_from_every_voter_and_broker_and_from_nobody_else(
+    key: int,
+) -> None:
+    checked = identities()
+    for caller in (
+        user("node-11"),
+        user("node-2"),
+        certificate("esker:node:12"),
+        certificate("10.0.0.2"),
+        certificate("public.example"),
+    ):
+        assert not is_refused(checked, caller, key, 0)
+    for caller in (
+        user("node-99"),
+        user("node-011"),
+        user("ann"),
+        certificate(),
+        certificate("esker:node:99", "broker-11.example"),
+        certificate("stranger.example"),
+    ):
+        assert is_refused(checked, caller, key, 0)
+
+
+def test_a_broker_that_registers_is_a_node_from_then_on() -> None:
+    brokers = [dict[int, Any]()]
+    checked = PeerIdentities(
+        IdentityMode.ENFORCE,
+        Principal("User", "node-*"),
+        VOTERS,
+        lambda: brokers[0],
+        lambda _field, _name: None,
     )
-    assert not is_refused(checked, user("node-1"), key, VOTER)
+    assert is_refused(checked, certificate("broker-11.example"), 58, 0)
+    brokers[0] = IMAGE_BROKERS
+    assert not is_refused(checked, certificate("broker-11.example"), 58, 0)
+
+
+@pytest.mark.parametrize("key", sorted(OWNED))
+def test_a_request_of_an_owner_is_taken_from_the_broker_that_the_log_names(key: int) -> None:
+    def refused(caller: Caller, name: str = "owned", epoch: int = 7) -> bool:
+        request = SimpleNamespace(**{OWNED[key]: name, "ownership_epoch": epoch})
+        return identities().refuses(caller, key, request)
+
+    assert {"ownership_epoch", OWNED[key]} <= set(fields_of(API[key].request))
+    assert not refused(user(f"node-{BROKER}"))
+    for caller in (user("node-12"), user(f"node-{VOTER}"), certificate("broker-12.example")):
+        assert refused(caller)
+        assert not refused(caller, epoch=6)  # the decision refuses it, as one of a former owner
+        assert not refused(caller, name="of nobody")
 
 
 @pytest.mark.parametrize("key", sorted(OF_CONTROLLERS))

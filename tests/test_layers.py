@@ -140,6 +140,18 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
         ("spark_jobs.archive", "spark_jobs.audit"),
         ("spark_jobs.readers", "spark_jobs.tables", *OUTSIDE_JOBS),
     ),
+    "spark_jobs.topics": (
+        "spark_jobs.readers",
+        "spark_jobs.source",
+        "spark_jobs.tables",
+        *OUTSIDE_JOBS,
+    ),
+    "spark_jobs.topic_tables": (
+        "spark_jobs.readers",
+        "spark_jobs.source",
+        "spark_jobs.topics",
+        *OUTSIDE_JOBS,
+    ),
     "spark_jobs.report": (
         "spark_jobs.prices",
         "spark_jobs.readers",

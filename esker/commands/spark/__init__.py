@@ -15,11 +15,12 @@ from esker.commands.spark import merge as spark_merge
 from esker.commands.spark import orphans as spark_orphans
 from esker.commands.spark import report as spark_report
 from esker.commands.spark import retention as spark_retention
+from esker.commands.spark import tables as spark_tables
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Analyse, audit and archive a cluster's logs, plan retention, and merge objects.",
+    help="Analyse, audit and archive logs; plan retention, merge objects, keep topics as tables.",
     epilog="Example: esker spark report --log-dir esker-data/quorum-1 --out report",
 )
 app.command(epilog=spark_archive.EXAMPLE)(spark_archive.archive)
@@ -28,8 +29,9 @@ app.command(epilog=spark_report.EXAMPLE)(spark_report.report)
 app.add_typer(spark_merge.app, name="merge")
 app.add_typer(spark_orphans.app, name="orphans")
 app.add_typer(spark_retention.app, name="retention")
+app.add_typer(spark_tables.app, name="tables")
 
 
 @app.callback()
 def spark() -> None:
-    """Analyse, audit and archive a cluster's logs, plan retention, and merge objects."""
+    """Analyse, audit and archive logs; plan retention, merge objects, keep topics as tables."""

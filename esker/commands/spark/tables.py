@@ -1,0 +1,437 @@
+"""`esker spark tables`: keeps topics as Iceberg tables, each record once.
+
+`run` takes each table on from where it is, again and again or once; `describe` shows how far tables
+are behind their topics. The tables say where to go on: there is no checkpoint, and a run that was
+killed is simply started again.
+
+Source: docs/design/tables.md.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from esker.commands.base import CommandGroup
+from esker.commands.cluster_access import AsJson, Server, Target, TimeoutMs, ask, target
+from esker.commands.spark.common import (
+    ENVIRONMENT,
+    INTERRUPTED,
+    PARTLY,
+    USAGE,
+    EngineName,
+    print_result,
+    stop,
+    stop_for_missing_package,
+)
+from esker.commands.spark.session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
+from esker.commands.spark.store import Endpoint, Region, StoreUri
+from esker.commands.text_tables import table
+from records.rpc.configs import DescribeConfigsRequest, DescribeConfigsResponse
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from esker.commands.spark.tables_metrics import TablesMetrics
+    from spark_jobs.topic_tables.job import JobSettings, Step, TopicJob
+
+app = CommandGroup(
+    "Keep topics as Iceberg tables, each record once.",
+    epilog="Example: esker spark tables describe orders --store esker-data/objects --warehouse "
+    "lake",
+)
+
+_WHERE: Final = "--store esker-data/objects --warehouse lake"
+RUN_EXAMPLE: Final = f"Example: esker spark tables run orders visits {_WHERE}"
+DESCRIBE_EXAMPLE: Final = f"Example: esker spark tables describe orders {_WHERE}"
+
+_TOPIC: Final = 2  # resource type of a topic
+NAMESPACE: Final = "kafka"
+
+
+class PartitionBy(StrEnum):
+    """What a table is partitioned by."""
+
+    DAY = "day"
+    HOUR = "hour"
+    NONE = "none"
+
+
+class Starting(StrEnum):
+    """Where a new table begins."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of the topics.")]
+Warehouse = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR|s3://BUCKET/PREFIX",
+        help="Directory or s3://BUCKET/PREFIX where tables are made; all workers share a "
+        "directory; default: the catalogue's own.",
+    ),
+]
+CatalogUri = Annotated[
+    str | None,
+    typer.Option(
+        "--catalog",
+        metavar="URI|NAME",
+        help="Iceberg catalogue: http[s]://HOST:PORT (REST), the URL of a database such as "
+        "sqlite:////var/lib/tables.db, or a name in PyIceberg's settings; default: a SQLite file "
+        "in the warehouse.",
+    ),
+]
+CatalogProperty = Annotated[
+    list[str],
+    typer.Option(
+        "--catalog-property",
+        metavar="NAME=VALUE",
+        help="Setting of PyIceberg, such as s3.endpoint=http://HOST:9000; may be repeated; "
+        "default: none.",
+    ),
+]
+Namespace = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME[.NAME...]",
+        help=f"Namespace of the tables in the catalogue; default: {NAMESPACE}.",
+    ),
+]
+Once = Annotated[
+    bool,
+    typer.Option("--once", help="Stop when no record is missing; default: go on until Ctrl-C."),
+]
+Interval = Annotated[
+    float,
+    typer.Option(
+        min=0.1,
+        max=86_400,
+        metavar="S",
+        help="Time between two batches of a table that is not behind, in seconds; default: 30.",
+    ),
+]
+MaxRecords = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        metavar="COUNT",
+        help="Number of records in one batch at most, which is one commit; default: 5000000.",
+    ),
+]
+PartitionByOption = Annotated[
+    PartitionBy,
+    typer.Option(
+        "--partition-by",
+        help="Unit of time by which a new table is partitioned: day, hour or none; default: day.",
+    ),
+]
+StartingOption = Annotated[
+    Starting,
+    typer.Option(
+        help="Where a new table begins: earliest or latest; an existing table goes on from where "
+        "it is; default: earliest."
+    ),
+]
+SkipLost = Annotated[
+    bool,
+    typer.Option(
+        "--skip-lost",
+        help="Go on behind records that were deleted before they were read; default: stop.",
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=65_535,
+        metavar="PORT",
+        help="Port on which Prometheus reads the metrics of the tables; default: none.",
+    ),
+]
+EngineOption = Annotated[
+    EngineName,
+    typer.Option(
+        help="Engine that reads records and writes files: this process (local) or Spark (spark); "
+        "default: local."
+    ),
+]
+
+
+@app.command(epilog=RUN_EXAMPLE)
+def run(
+    topics: Topics,
+    store: StoreUri,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    bootstrap_server: Server = None,
+    warehouse: Warehouse = None,
+    catalog: CatalogUri = None,
+    catalog_property: CatalogProperty = [],  # noqa: B006 (Typer's form)
+    namespace: Namespace = NAMESPACE,
+    once: Once = False,
+    interval: Interval = 30.0,
+    max_records: MaxRecords = 5_000_000,
+    partition_by: PartitionByOption = PartitionBy.DAY,
+    starting: StartingOption = Starting.EARLIEST,
+    skip_lost: SkipLost = False,
+    metrics_port: MetricsPort = None,
+    engine: EngineOption = EngineName.LOCAL,
+    master: Master = None,
+    memory: Memory = MEMORY,
+    spark_log: SparkLog = None,
+    debug: Debug = False,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 30_000,
+) -> None:
+    """Write the records of topics into tables, one table for each topic, each record once.
+
+    A run may be killed at any time; the next one goes on from the last commit. Of several runs on
+    one table the last one works, and the others stop.
+    """
+    at = target(None, bootstrap_server)
+    _refuse_compacted(at, topics, timeout_ms)
+    made = _settings(
+        at, store, endpoint, region, namespace, timeout_ms,
+        partition_by=partition_by.value, starting=starting.value, max_records=max_records,
+        skip_lost=skip_lost,
+    )  # fmt: skip
+    opened = _open_catalog(warehouse, catalog, catalog_property)
+    metrics = _serve_metrics(metrics_port)
+    session: AbstractContextManager[Any] = nullcontext()
+    if engine is EngineName.SPARK or master is not None:
+        session = spark_session("tables", master, memory, spark_log, debug=debug)
+    try:
+        with session as spark:
+            failed = _Run(made, topics, opened, _engine(spark), metrics, as_json=as_json).loop(
+                None if once else interval
+            )
+    except KeyboardInterrupt:
+        stop("interrupted; run the same command to continue", INTERRUPTED)
+    if failed:
+        raise typer.Exit(PARTLY if len(failed) < len(topics) else ENVIRONMENT)
+
+
+@app.command(epilog=DESCRIBE_EXAMPLE)
+def describe(
+    topics: Topics,
+    store: StoreUri,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    bootstrap_server: Server = None,
+    warehouse: Warehouse = None,
+    catalog: CatalogUri = None,
+    catalog_property: CatalogProperty = [],  # noqa: B006 (Typer's form)
+    namespace: Namespace = NAMESPACE,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 30_000,
+) -> None:
+    """Show the tables of topics: rows, files, dead letters, and how far each is behind."""
+    made = _settings(target(None, bootstrap_server), store, endpoint, region, namespace, timeout_ms)
+    opened = _open_catalog(warehouse, catalog, catalog_property)
+    from spark_jobs.topic_tables.describing import describe_table
+
+    try:
+        found = [describe_table(opened, made, topic) for topic in topics]
+    except Exception as error:  # of any catalogue
+        stop(_sentence(error), ENVIRONMENT)
+    print_result(
+        lambda: {"tables": [one._asdict() for one in found]},
+        lambda: [table(_DESCRIBED, [one.cells() for one in found])],
+        as_json=as_json,
+    )
+
+
+_DESCRIBED: Final = (
+    "Topic", "Table", "Rows", "Files", "Bytes", "DeadLetters", "LagRecords", "LagSeconds",
+)  # fmt: skip
+
+
+class _Run:
+    """Takes tables on, one topic after the other; what stops a topic leaves the others alone."""
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        topics: Sequence[str],
+        catalog: Catalog,
+        engine: Any,
+        metrics: TablesMetrics | None,
+        *,
+        as_json: bool,
+    ) -> None:
+        self._settings = settings
+        self._catalog = catalog
+        self._engine = engine
+        self._started: dict[str, TopicJob | None] = dict.fromkeys(topics)
+        self._metrics = metrics
+        self._as_json = as_json
+        self.failed: dict[str, str] = {}
+
+    def loop(self, interval_s: float | None) -> Mapping[str, str]:
+        """Take all tables on until nothing is missing, or for ever; return failed topics.
+
+        Args:    interval_s: seconds to wait where nothing is missing; None: stop there.
+        """
+        while len(self.failed) < len(self._started):
+            behind = [self._step(topic, once=interval_s is None) for topic in self._started]
+            if any(behind):
+                continue
+            if interval_s is None:
+                break
+            time.sleep(interval_s)
+        return self.failed
+
+    def _step(self, topic: str, *, once: bool) -> bool:
+        """Take a table on by a batch; return whether it is still behind."""
+        from spark_jobs.topic_tables.job import is_lasting
+
+        if topic in self.failed:
+            return False
+        try:
+            job = self._started[topic]
+            if job is None:
+                job = _job(self._settings, topic, self._catalog, self._engine)
+                job.start()
+                self._started[topic] = job
+            step = job.step()
+        except Exception as error:  # of any catalogue, or of Spark
+            self._started[topic] = None  # the next attempt reads from the table where to begin
+            if self._metrics is not None:
+                self._metrics.failures.labels(topic).inc()
+            lasting = once or is_lasting(error)
+            if lasting:
+                self.failed[topic] = _sentence(error)
+            again = "this topic stops here" if lasting else "the next attempt follows"
+            typer.echo(f"esker: {topic}: {_sentence(error)}; {again}", err=True)
+            return False
+        self._show(topic, step)
+        return step.offsets > 0 and step.lag.records > 0
+
+    def _show(self, topic: str, step: Step) -> None:
+        if self._metrics is not None:
+            self._metrics.add(topic, step)
+        if not step.offsets:
+            return
+        if self._as_json:
+            document = {"topic": topic, **step._asdict(), "lag": step.lag._asdict()}
+            typer.echo(json.dumps(document))
+            return
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        bad = f", {step.bad} bad (the first: {step.first_bad})" if step.bad else ""
+        typer.echo(
+            f"{now} {topic}: {step.rows} rows in {step.seconds:.1f} s{bad}; "
+            f"{step.lag.records} records behind"
+        )
+
+
+# --- preparation ----------------------------------------------------------------------------------
+
+
+def _settings(
+    at: Target,
+    store: str,
+    endpoint: str | None,
+    region: str | None,
+    namespace: str,
+    timeout_ms: int,
+    *,
+    skip_lost: bool = False,
+    **of_run: Any,
+) -> JobSettings:
+    try:
+        from spark_jobs.source.option_error import OptionError
+        from spark_jobs.topic_tables.job import JobSettings, read_options
+    except ModuleNotFoundError as error:
+        stop_for_missing_package(error)
+    source = {
+        "kafka.bootstrap.servers": ",".join(f"{one.host}:{one.port}" for one in at.addresses),
+        "store": store if "://" in store else str(Path(store).absolute()),
+        "timeoutMs": str(timeout_ms),
+        "failOnDataLoss": str(not skip_lost).lower(),
+        **({} if endpoint is None else {"endpoint": endpoint}),
+        **({} if region is None else {"region": region}),
+    }
+    try:
+        read_options(source, "any")
+    except OptionError as error:
+        raise typer.BadParameter(str(error)) from None
+    return JobSettings(source=source, namespace=tuple(namespace.split(".")), **of_run)
+
+
+def _open_catalog(warehouse: str | None, catalog: str | None, properties: Sequence[str]) -> Catalog:
+    from spark_jobs.topic_tables.catalogs import CatalogError, open_catalog
+
+    given = {}
+    for text in properties:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--catalog-property")
+        given[name] = value
+    try:
+        return open_catalog(warehouse, catalog, given)
+    except CatalogError as error:
+        stop(str(error), USAGE)
+    except Exception as error:  # of any catalogue
+        stop(f"the catalogue cannot be opened: {_sentence(error)}", ENVIRONMENT)
+
+
+def _refuse_compacted(at: Target, topics: Sequence[str], timeout_ms: int) -> None:
+    """End the command if compaction may remove records of a topic that a table would keep."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    request = DescribeConfigsRequest(
+        resources=tuple(
+            resource(
+                resource_type=_TOPIC, resource_name=name, configuration_keys=("cleanup.policy",)
+            )
+            for name in topics
+        )
+    )
+    for result in ask(at, request, DescribeConfigsResponse, timeout_ms).results:
+        if result.error_code:
+            stop(f"{result.resource_name}: {result.error_message}", USAGE)
+        if any("compact" in (setting.value or "") for setting in result.configs):
+            stop(
+                f"{result.resource_name} has cleanup.policy=compact: its newest record of a key "
+                "replaces older ones, and a table that is appended to would keep them all",
+                USAGE,
+            )
+
+
+def _serve_metrics(port: int | None) -> TablesMetrics | None:
+    if port is None:
+        return None
+    from esker.commands.spark.tables_metrics import serve
+
+    try:
+        return serve(port)
+    except OSError as error:
+        stop(f"--metrics-port {port}: {error.strerror}", ENVIRONMENT)
+
+
+def _job(settings: JobSettings, topic: str, catalog: Catalog, engine: Any) -> TopicJob:
+    from spark_jobs.topic_tables.job import TopicJob
+    from spark_jobs.topic_tables.schemas import RawValues
+
+    return TopicJob(settings, topic, catalog, engine, RawValues())
+
+
+def _engine(spark: Any) -> Any:
+    from spark_jobs.readers.engines import LocalEngine, SparkEngine
+
+    return LocalEngine(helper=True) if spark is None else SparkEngine(spark)
+
+
+def _sentence(error: BaseException) -> str:
+    """Describe an error of a catalogue or of Spark in one line."""
+    text = " ".join(str(error).split())
+    return text[:500] or type(error).__name__

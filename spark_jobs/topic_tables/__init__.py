@@ -1,0 +1,1 @@
+"""Topics kept as tables: Iceberg tables and directories of Parquet files, each record once."""

@@ -1,0 +1,117 @@
+"""`esker spark tables` on a real cluster, as its user sees it.
+
+Source: docs/tables.md#keeping-topics-as-tables.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from pyiceberg.catalog import Catalog
+from typer.testing import CliRunner
+
+from esker.commands.spark import app
+from esker.commands.spark.tables_metrics import TablesMetrics
+from spark_jobs.topic_tables.catalogs import open_catalog
+from spark_jobs.topic_tables.job import Lag, Step
+from tests.clients.cluster import EskerCluster
+from tests.spark_jobs.topics_world import SETTINGS, TopicsWorld
+
+KILLS = 50
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicsWorld]:
+    """A cluster with a topic of random records."""
+    home = tmp_path_factory.mktemp("cluster")
+    with EskerCluster(home, quorum=(1,), brokers=1, settings=SETTINGS) as running:
+        running.start()
+        world = TopicsWorld(running)
+        world.create("random")
+        world.fill("random", seed=3, count=40)
+        yield world
+
+
+def words(world: TopicsWorld, lake: Path, command: str, *more: str) -> list[str]:
+    return [
+        "tables", command, "random", "--bootstrap-server", world.cluster.bootstrap,
+        "--store", str(world.cluster.store), "--warehouse", str(lake), *more,
+    ]  # fmt: skip
+
+
+def rows_of(catalog: Catalog) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    found = catalog.load_table(("kafka", "random")).scan().to_arrow().to_pylist()
+    names = ("partition", "offset", "key", "value")
+    return sorted(tuple(row[name] for name in names) for row in found)
+
+
+def expected_rows(world: TopicsWorld) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    return sorted((row[1], row[2], row[5], row[6]) for row in world.consume("random"))
+
+
+def test_the_tables_commands_write_and_describe_a_table(world: TopicsWorld, tmp_path: Path) -> None:
+    def invoke(command: str, *more: str) -> str:
+        done = CliRunner().invoke(app, words(world, tmp_path / "lake", command, *more))
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    lines = invoke("run", "--once", "--max-records", "120", "--json").splitlines()
+    steps = [json.loads(line) for line in lines]
+    assert sum(step["rows"] for step in steps) == 200
+    assert steps[-1]["lag"] == {"records": 0, "seconds": 0}
+    assert invoke("run", "--once") == "", "nothing is missing"
+    world.fill("random", seed=4, count=10)
+    assert "random  kafka.random  200 " in invoke("describe")
+    assert json.loads(invoke("describe", "--json"))["tables"][0]["lag_records"] == 50
+    assert "50 rows in" in invoke("run", "--once", "--interval", "1")
+    catalog = open_catalog(str(tmp_path / "lake"), None, {})
+    assert rows_of(catalog) == expected_rows(world)
+
+    world.create("compacted", cleanup_policy="compact")
+    words_of = words(world, tmp_path / "lake", "run", "--once")
+    words_of[2] = "compacted"
+    refused = CliRunner().invoke(app, words_of)
+    assert (refused.exit_code, "cleanup.policy=compact" in refused.output) == (2, True)
+    words_of[2] = "missing"
+    assert "missing" in CliRunner().invoke(app, words_of).output
+
+
+def test_metrics_count_rows_and_show_the_lag() -> None:
+    registry = CollectorRegistry()
+    metrics = TablesMetrics(registry)
+    metrics.add("t", Step(7, 1, 8, Lag(5, 2.5), 0.5))
+    metrics.add("t", Step(0, 0, 0, Lag(0, 0.0), 0.1))
+    labels = {"topic": "t"}
+    for name, value in (
+        ("rows_total", 7), ("bad_records_total", 1), ("commits_total", 1), ("lag_records", 0),
+        ("lag_seconds", 0), ("batch_seconds", 0.5),
+    ):  # fmt: skip
+        assert registry.get_sample_value(f"esker_tables_{name}", labels) == value, name
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_800)
+def test_a_run_that_is_killed_again_and_again_writes_each_record_once(
+    world: TopicsWorld, tmp_path: Path
+) -> None:
+    """Kill -9 at random moments, from the imports to the last commit."""
+    random_ = random.Random(11)
+    arguments = words(world, tmp_path / "lake", "run", "--once", "--max-records", "20")
+    command = [sys.executable, "-m", "esker", "spark", *arguments]
+    for number in range(KILLS):
+        world.fill("random", seed=100 + number, count=10)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(random_.uniform(0.5, 5))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run(command, check=True)
+    assert rows_of(open_catalog(str(tmp_path / "lake"), None, {})) == expected_rows(world)

@@ -13,12 +13,9 @@ Source: KIP-595, Monitoring; KIP-631, Monitoring; upstream's KafkaRaftMetrics.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -29,13 +26,12 @@ from raft.driver.health import Health
 from raft.driver.snapshot_hosting import HostedMachine
 from raft.driver.snapshot_metrics import snapshot_families
 from raft.net import Listener
+from raft.net.http import HttpServer, json_response, response
 from raft.wire.responses import Group, wire_node
 from records.types import NodeId
 
 STATES: Final = ("leader", "candidate", "prospective", "resigned", "follower", "unattached")
 PREFIX: Final = "kafka_server_raft_metrics_"
-MAX_REQUEST_BYTES: Final = 8_192
-REQUEST_TIMEOUT_S: Final = 5
 
 
 class _Host(Protocol):
@@ -238,55 +234,29 @@ class MetricsServer:
         self._registry.register(QuorumCollector(host))
         if more is not None:
             self._registry.register(_FunctionCollector(more))
-        self._server: asyncio.Server | None = None
-        self.port = 0
+        self._server = HttpServer(self._answer)
+
+    @property
+    def port(self) -> int:
+        """Return the port in use, once the server was started."""
+        return self._server.port
 
     async def start(self, host: str, port: int) -> None:
-        """Listen for HTTP scrapes of the metrics, and set `self.port` to the port in use.
-
-        Raises OSError.
-        """
-        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
-        self.port = self._server.sockets[0].getsockname()[1]
+        """Listen for HTTP scrapes of the metrics. Raises OSError."""
+        await self._server.start(host, port)
 
     async def close(self) -> None:
         """Stop listening for HTTP scrapes of the metrics."""
-        if self._server is not None:
-            self._server.close()
+        await self._server.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(
-            TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
-        ):
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                words = head.split(b" ", 2)
-                path = words[1].split(b"?")[0] if len(words) == 3 and words[0] == b"GET" else b""
-                writer.write(self._answer(path))
-                await writer.drain()
-        writer.close()
-
-    def _answer(self, path: bytes) -> bytes:
+    async def _answer(self, path: bytes) -> bytes:
         if path == b"/metrics":
-            return _http("200 OK", "text/plain; version=0.0.4", generate_latest(self._registry))
+            return response("200 OK", "text/plain; version=0.0.4", generate_latest(self._registry))
         if path == b"/health/live":
-            return _json({"live": True}, ok=True)  # the loop turns, or nothing answers
+            return json_response({"live": True}, ok=True)  # the loop turns, or nothing answers
         if path in (b"/health", b"/health/ready"):
             health = self._host.health()
             shown = health.as_json() if path == b"/health" else health.readiness_as_json()
-            return _json(shown, ok=health.healthy)
+            return json_response(shown, ok=health.healthy)
         paths = b"try /metrics, /health, /health/ready or /health/live\n"
-        return _http("404 Not Found", "text/plain", paths)
-
-
-def _json(value: dict[str, Any], *, ok: bool) -> bytes:
-    status = "200 OK" if ok else "503 Service Unavailable"
-    return _http(status, "application/json", json.dumps(value).encode() + b"\n")
-
-
-def _http(status: str, content_type: str, body: bytes) -> bytes:
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body
+        return response("404 Not Found", "text/plain", paths)

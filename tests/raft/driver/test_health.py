@@ -19,6 +19,7 @@ from raft.driver.errors import DirectoryGoneError
 from raft.driver.health import LOGGED_EVERY_S, DegradationLog, Health
 from raft.driver.metrics import MetricsServer
 from raft.interfaces import Degradation, draft_values
+from raft.net.http import json_response
 from raft.segments.files import File, Mode, RealFile, RealFileSystem
 from records.types import NodeId
 from tests.doubles.memory_log import SilentTicket
@@ -43,7 +44,8 @@ class FakeHost:
 def answer(path: str, *faults: Degradation) -> tuple[int, dict[str, Any]]:
     """Return status and body of a health check."""
     host: Any = FakeHost(*faults)
-    head, _, body = MetricsServer(host)._answer(path.encode()).partition(b"\r\n\r\n")
+    answered = asyncio.run(MetricsServer(host)._answer(path.encode()))
+    head, _, body = answered.partition(b"\r\n\r\n")
     return int(head.split(b" ")[1]), json.loads(body)
 
 
@@ -197,8 +199,8 @@ def test_a_mutant_health_check_that_always_answers_200_fails_the_test(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A mutant: every claim about unready nodes fails on it."""
-    honest: Any = metrics._json
-    monkeypatch.setattr(metrics, "_json", lambda value, *, ok: honest(value, ok=ok or True))
+    honest: Any = json_response
+    monkeypatch.setattr(metrics, "json_response", lambda value, *, ok: honest(value, ok=ok or True))
     with pytest.raises(AssertionError):
         test_an_unready_node_answers_503_with_the_reasons()
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -72,6 +73,7 @@ class ClientListener:
     advertised_port: int  # 0: as bound
     protocol: str = PLAINTEXT
     security: ListenerSecurity | None = None  # None: PLAINTEXT
+    inherited: tuple[socket.socket, ...] = ()  # sockets that listen already, to accept from as well
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +340,9 @@ class Broker:
                 hold_ms=self.services.throttling.connections.hold_ms,
                 security=configured.security,
             )
-            await listener.start(configured.bind_host, configured.bind_port)
+            await listener.start(
+                configured.bind_host, configured.bind_port, inherited=configured.inherited
+            )
 
     def _membership(self, timeout_ms: int) -> BrokerMembership:
         values = self._settings.values

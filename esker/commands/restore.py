@@ -19,7 +19,7 @@ import typer
 
 from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import AsJson
-from esker.commands.storage import load_or_exit
+from esker.commands.storage import load_nodes_or_exit
 from esker.commands.text_tables import show, table
 
 app = CommandGroup("Make a new cluster of the directories that survived a loss.")
@@ -110,7 +110,7 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Claim the data in the store for a new cluster, and write its nodes' directories."""
-    settings = [load_or_exit(path) for path in node]
+    settings = [one for path in node for one in load_nodes_or_exit(path)]
     with _refusals():
         from esker.commands.restore_report import describe, report
         from esker.restore.run import Options, prepare, restore_cluster

@@ -1,50 +1,22 @@
-"""`esker start`: run one node in the foreground until SIGTERM or Ctrl-C."""
+"""`esker start`: run one node, or several broker processes, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
 import logging
-import sqlite3
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from coordinator.batch.log_records import UnreadableRecordError
-from coordinator.controller.registration import RegistrationRefusedError
-from coordinator.features import UnsupportedLevelError
-from diskless.broker import NotStartedError
-from diskless.stores import StorageError as StoreError
-from diskless.stores.interface import StoreSettingError
-from esker.commands.storage import load_or_exit
-from esker.server.fatal_errors import describe_fatal_error
+from esker.commands.storage import load_host_or_exit
+from esker.server.ending import run_to_end
 from esker.server.process import run_until_signalled
-from esker.server.storage import StorageError
+from esker.server.supervisor import supervise_until_signalled
 from esker.settings.addresses import CONTROLLER
-from esker.settings.errors import ConfigError
-from raft.driver.errors import NodeError
+from esker.settings.config import HostSettings
 from raft.net.logs import begin_logging
-from raft.net.runner import run
-from raft.segments.errors import StorageError as DiskError
-from records.errors import RecordError
 
 app = typer.Typer(add_completion=False)
-
-ENDS: Final = (
-    ConfigError,
-    StorageError,
-    NodeError,
-    DiskError,
-    RecordError,
-    NotStartedError,
-    RegistrationRefusedError,
-    StoreError,
-    StoreSettingError,
-    UnreadableRecordError,
-    UnsupportedLevelError,
-    sqlite3.Error,
-    OSError,
-)
-"""Errors that end a node with one line instead of a traceback."""
 
 EXAMPLE = "Example: esker start node1.properties"
 
@@ -59,15 +31,21 @@ def start(
 
     The file's process.roles are the node's roles. A broker prints one line with its address as soon
     as the cluster sends clients to it. The log, one `key=value` line for each change of state, is
-    written to standard error; esker.log.format=json makes each line an object.
+    written to standard error; esker.log.format=json makes each line an object. With
+    esker.broker.processes, that many brokers run, each in a process of its own; those that die are
+    started again.
     """
-    config = load_or_exit(file)
-    begin_logging(config.values["esker.log.format"], config.values["esker.log.level"])
-    for warning in config.warnings:
+    config = load_host_or_exit(file)
+    nodes = config.brokers if isinstance(config, HostSettings) else (config,)
+    values = nodes[0].values
+    begin_logging(values["esker.log.format"], values["esker.log.level"])
+    for warning in dict.fromkeys(warning for node in nodes for warning in node.warnings):
         logging.getLogger("esker").warning("%s", warning)
-    try:
-        run(run_until_signalled(config))
-    except ENDS as error:
-        words = describe_fatal_error(error, config.log_dir, votes=CONTROLLER in config.roles)
+    if isinstance(config, HostSettings):
+        words = run_to_end(supervise_until_signalled(config), config.log_dir, votes=False)
+    else:
+        votes = CONTROLLER in config.roles
+        words = run_to_end(run_until_signalled(config), config.log_dir, votes=votes)
+    if words is not None:
         typer.echo(f"esker: {words}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -15,9 +16,19 @@ from esker.commands.text_tables import show
 from esker.server.fatal_errors import describe_fatal_error
 from esker.server.storage import StorageError, format_storage, open_storage
 from esker.settings.addresses import CONTROLLER
-from esker.settings.config import ConfigError, NodeSettings, PropertiesError, load_config
+from esker.settings.config import (
+    ConfigError,
+    HostSettings,
+    NodeSettings,
+    PropertiesError,
+    load_config,
+    load_host,
+)
+from raft.segments.properties import META_PROPERTIES_FILE
 from records.errors import RecordError
 from records.uuids import encode_uuid, random_uuid
+
+T = TypeVar("T")
 
 app = CommandGroup("Format and inspect a node's log directory.")
 
@@ -69,6 +80,15 @@ def format_command(
             "be repeated; default: the highest level that this version supports.",
         ),
     ] = None,
+    ignore_formatted: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-formatted",
+            "-g",
+            help="Leave a directory as it is that is formatted already, and succeed; default: "
+            "fail if no directory of FILE is unformatted.",
+        ),
+    ] = False,
     add_scram: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,30 +107,69 @@ def format_command(
     levels = parse_levels(feature or [])
     check_supported(levels)
     users = parse_users(add_scram or [], cluster_id)
-    loaded = load_or_exit(config)
-    try:
-        made = format_storage(loaded, cluster_id, rejoin=rejoin, features=levels, users=users)
-    except (StorageError, OSError) as error:
-        typer.echo(f"esker: {_words(error, loaded)}", err=True)
-        raise typer.Exit(1) from None
-    show(
+    nodes = load_nodes_or_exit(config)
+    unformatted = [one for one in nodes if not (one.log_dir / META_PROPERTIES_FILE).exists()]
+    if ignore_formatted and not unformatted:
+        nothing: dict[str, Any] = {"nodes": []}
+        show(nothing, "All of the log directories are already formatted.", as_json=as_json)
+        return
+    made = []
+    for loaded in unformatted or nodes[:1]:  # of several brokers, those that were added since
+        try:
+            _check_siblings(nodes, cluster_id)
+            formatted = format_storage(
+                loaded, cluster_id, rejoin=rejoin, features=levels, users=users
+            )
+        except (StorageError, RecordError, OSError) as error:
+            typer.echo(f"esker: {_words(error, loaded)}", err=True)
+            raise typer.Exit(1) from None
+        made.append((loaded.node_id, formatted))
+    results = [
         {
-            "logDir": str(made.log_dir),
-            "nodeId": loaded.node_id,
-            "clusterId": made.cluster_id,
-            "directoryId": encode_uuid(made.directory_id),
-        },
-        f"Formatted {made.log_dir} for node {loaded.node_id} of cluster {made.cluster_id}, "
-        f"directory id {encode_uuid(made.directory_id)}"
-        + (", to rejoin its quorum." if rejoin else "."),
-        as_json=as_json,
-    )
+            "logDir": str(one.log_dir),
+            "nodeId": node_id,
+            "clusterId": one.cluster_id,
+            "directoryId": encode_uuid(one.directory_id),
+        }
+        for node_id, one in made
+    ]
+    lines = [
+        f"Formatted {one.log_dir} for node {node_id} of cluster {one.cluster_id}, "
+        f"directory id {encode_uuid(one.directory_id)}"
+        + (", to rejoin its quorum." if rejoin else ".")
+        for node_id, one in made
+    ]
+    result = results[0] if len(nodes) == 1 else {"nodes": results}
+    show(result, "\n".join(lines), as_json=as_json)
+
+
+def _check_siblings(nodes: Sequence[NodeSettings], cluster_id: str) -> None:
+    """Raise StorageError if a formatted directory of the same file is another cluster's."""
+    if len(nodes) == 1:
+        return
+    for one in nodes:
+        if (one.log_dir / META_PROPERTIES_FILE).exists():
+            meta, _ = open_storage(one)
+            if meta.cluster_id != cluster_id:
+                raise StorageError(f"{one.log_dir} is of cluster {meta.cluster_id}: name that one")
 
 
 @app.command(epilog="Example: esker storage info node1.properties")
 def info(config: ConfigFile, as_json: AsJson = False) -> None:
     """Print the node and cluster ids of a log directory; exit with 1 without them."""
-    loaded = load_or_exit(config)
+    nodes = load_nodes_or_exit(config)
+    found = [_describe_directory(loaded) for loaded in nodes]
+    texts = [
+        "\n".join(f"{name:<16}{value}" for name, value in rows.items() if value is not None)
+        for rows, _ in found
+    ]
+    results = [result for _, result in found]
+    shown = results[0] if len(nodes) == 1 else {"nodes": results}
+    show(shown, "\n\n".join(texts), as_json=as_json)
+
+
+def _describe_directory(loaded: NodeSettings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the rows and the JSON that describe a formatted directory, or exit with 1."""
     try:
         meta, records = open_storage(loaded)
     except (StorageError, RecordError, OSError) as error:
@@ -131,8 +190,7 @@ def info(config: ConfigFile, as_json: AsJson = False) -> None:
         "directoryId": directory_id,
         "bootstrapRecords": len(records),
     }
-    lines = (f"{name:<16}{value}" for name, value in rows.items() if value is not None)
-    show(result, "\n".join(lines), as_json=as_json)
+    return rows, result
 
 
 @app.command("random-uuid", epilog="Example: esker storage random-uuid")
@@ -147,9 +205,24 @@ def _words(error: Exception, settings: NodeSettings) -> str:
 
 
 def load_or_exit(path: Path) -> NodeSettings:
-    """Load a node's settings; an invalid file prints one line and exits with 2."""
+    """Load the settings of one node; an invalid file prints one line and exits with 2."""
+    return _load_or_exit(path, load_config)
+
+
+def load_host_or_exit(path: Path) -> HostSettings | NodeSettings:
+    """Load the settings of one node, or of several brokers; an invalid file exits with 2."""
+    return _load_or_exit(path, load_host)
+
+
+def load_nodes_or_exit(path: Path) -> tuple[NodeSettings, ...]:
+    """Load the settings of each node of a file; an invalid file exits with 2."""
+    loaded = load_host_or_exit(path)
+    return loaded.brokers if isinstance(loaded, HostSettings) else (loaded,)
+
+
+def _load_or_exit(path: Path, load: Callable[[Path], T]) -> T:
     try:
-        return load_config(path)
+        return load(path)
     except (ConfigError, PropertiesError) as error:
         typer.echo(f"esker: {path}: {error}", err=True)
     except OSError as error:

@@ -13,11 +13,13 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from diskless.broker import Broker, BrokerSettings, ClientListener
 from diskless.stores import ObjectStorage
@@ -40,8 +42,23 @@ from records.uuids import random_uuid
 
 log = logging.getLogger("esker")
 
+READY: Final = "ready"  # reported once clients are sent to this broker
+METRICS_AT: Final = "metrics "  # reported with the port of the process's metrics
 
-async def run_until_signalled(settings: NodeSettings) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervision:
+    """What a broker has of its supervisor (`esker.server.supervisor`), if it has one."""
+
+    sockets: Mapping[str, tuple[socket.socket, ...]]  # by listener: bootstrap ports, to accept from
+    report: Callable[[str], None]  # tells the supervisor one line
+
+
+ALONE: Final = Supervision(sockets={}, report=lambda _: None)
+"""Of a node without a supervisor."""
+
+
+async def run_until_signalled(settings: NodeSettings, supervision: Supervision = ALONE) -> None:
     """Run a node until SIGTERM or SIGINT, then hand over leadership and close.
 
     Raises:  ConfigError for a key or certificate; esker.server.storage.StorageError for the
@@ -54,26 +71,30 @@ async def run_until_signalled(settings: NodeSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run_node(settings, stop)
+    await run_node(settings, stop, supervision)
 
 
-async def run_node(settings: NodeSettings, stop: asyncio.Event) -> None:
+async def run_node(
+    settings: NodeSettings, stop: asyncio.Event, supervision: Supervision = ALONE
+) -> None:
     """Run a node until `stop` is set. Raises the errors of `run_until_signalled`."""
     with outgoing(node_outgoing_security(settings)):
-        await _run_node(settings, stop)
+        await _run_node(settings, stop, supervision)
 
 
-async def _run_node(settings: NodeSettings, stop: asyncio.Event) -> None:
+async def _run_node(settings: NodeSettings, stop: asyncio.Event, supervision: Supervision) -> None:
     store = open_store(settings.values) if BROKER in settings.roles else None
     parts = NodeParts(settings)
     node = Node(parts.config)
     await node.start()
     tune_interpreter()
+    if node.metrics_port is not None:
+        supervision.report(f"{METRICS_AT}{node.metrics_port}")
     if node.listener.port:
         listeners = {settings.addresses.controller_name: node.listener, **node.further_listeners}
         parts.collectors.append(lambda: security_metrics(listeners))
     if store is not None:
-        await _run_broker(settings, parts, node, store, stop)
+        await _run_broker(settings, parts, node, store, stop, supervision)
     else:
         await _until(stop.wait(), node.failed)
     await node.stop()
@@ -85,11 +106,12 @@ async def _run_broker(
     node: Node,
     store: ObjectStorage,
     stop: asyncio.Event,
+    supervision: Supervision,
 ) -> None:
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     stopping = asyncio.ensure_future(stop.wait())
     try:
-        broker = make_broker(settings, parts, store, lost, node.health.faults)
+        broker = make_broker(settings, parts, store, lost, node.health.faults, supervision.sockets)
         parts.collectors.append(broker.metrics)
         parts.collectors.append(lambda: security_metrics(broker.listeners))
         parts.degradations.append(broker.degradations)
@@ -97,6 +119,7 @@ async def _run_broker(
             if await _until(broker.start(), node.failed, lost, stopping):
                 place = ",".join(f"{at.host}:{at.port}" for at in broker.advertised_listeners())
                 announce(f"Broker {settings.node_id} is ready at {place}")
+                supervision.report(READY)
                 await _until(stop.wait(), node.failed, lost)
         finally:
             if not _is_hopeless(node):
@@ -155,11 +178,13 @@ def make_broker(
     store: ObjectStorage,
     lost: asyncio.Future[None],
     node_faults: Callable[[], Iterable[Degradation]] = tuple,
+    sockets: Mapping[str, tuple[socket.socket, ...]] = ALONE.sockets,
 ) -> Broker:
     """Build the broker of a started node.
 
     Args:    store: closed by the broker. lost: gets what keeps it from being a member ever again.
              node_faults: gives the faults of the node's own disks and logs.
+             sockets: by listener, sockets that listen already.
     """
 
     def on_lost(error: Exception) -> None:
@@ -179,6 +204,7 @@ def make_broker(
                     advertised_port=place.advertised.port,
                     protocol=place.protocol,
                     security=listener_security(settings, place.name, parts.find_credential),
+                    inherited=sockets.get(place.name, ()),
                 )
                 for place in settings.addresses.clients
             ),

@@ -28,6 +28,7 @@ from esker.settings.addresses import BROKER, CONTROLLER, Addresses, addresses_of
 from esker.settings.coordinator_options import QUORUM, CoordinatorOptions, find_for_group
 from esker.settings.errors import ConfigError, raise_all
 from esker.settings.of_kafka import is_without_effect, refusal_of
+from esker.settings.processes import IDS, PROCESSES, divide, plan_processes
 from esker.settings.properties import PropertiesError, read_properties
 from esker.settings.security import OF_LISTENERS, PREFIX, check_of_listener, is_secret
 from esker.settings.topic_defaults import topic_defaults
@@ -82,14 +83,59 @@ class NodeSettings:
     given: Mapping[str, str]  # what stood in the file
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """The brokers of a properties file with `esker.broker.processes`."""
+
+    shared: Mapping[str, Endpoint]  # bootstrap ports by listener: every broker accepts from them
+    metrics: Endpoint | None  # serves the metrics and health of all brokers
+    log_dir: Path  # the brokers' directories are below it
+    brokers: tuple[NodeSettings, ...]
+
+
 def load_config(path: Path) -> NodeSettings:
-    """Read and check a node's properties file.
+    """Read and check the properties file of one node.
 
     Raises:  ConfigError naming the key; PropertiesError naming the line; OSError.
     """
     repeated: list[str] = []
     properties = read_properties(path, repeated)
-    config = parse_config(properties)
+    return _check_file(path, properties, repeated, parse_config(properties))
+
+
+def load_host(path: Path) -> HostSettings | NodeSettings:
+    """Read and check a properties file of one node, or of several broker processes.
+
+    Raises:  as `load_config`.
+    """
+    repeated: list[str] = []
+    properties = read_properties(path, repeated)
+    if PROCESSES not in properties:
+        return _check_file(path, properties, repeated, parse_config(properties))
+    host = parse_host(properties)
+    first = _check_file(path, properties, repeated, host.brokers[0])
+    return replace(host, brokers=(first, *host.brokers[1:]))
+
+
+def parse_host(properties: Mapping[str, str]) -> HostSettings:
+    """Parse the settings of several broker processes. Raises ConfigError as `parse_config`."""
+    plan = plan_processes(properties)
+    whole = [parse_config(child) for child in plan.children]
+    return HostSettings(
+        shared=plan.shared,
+        metrics=plan.metrics,
+        log_dir=plan.log_dir,
+        brokers=tuple(parse_config(divide(one.given, one.values, len(whole))) for one in whole),
+    )
+
+
+def _check_file(
+    path: Path, properties: Mapping[str, str], repeated: Sequence[str], config: NodeSettings
+) -> NodeSettings:
+    """Return a node's settings with the warnings about its file.
+
+    Raises:  ConfigError if strangers can read a secret in the file.
+    """
     secrets = [key for key, value in properties.items() if value and is_secret(key)]
     if secrets and path.stat().st_mode & stat.S_IROTH:
         raise ConfigError(
@@ -107,7 +153,11 @@ def parse_config(properties: Mapping[str, str]) -> NodeSettings:
     Raises:  ConfigError with a line for each wrong setting that names its key.
     """
     values = {key: setting.default for key, setting in SETTINGS.items()}
-    errors: list[ConfigError] = []
+    errors: list[ConfigError] = [
+        ConfigError(key, f"describes several brokers: this takes one node's settings{also}")
+        for key, also in ((PROCESSES, ""), (IDS, f", or needs {PROCESSES}"))
+        if key in properties
+    ]
     without_effect: list[str] = []
     for key, text in properties.items():
         setting = SETTINGS.get(key)
@@ -358,9 +408,12 @@ __all__ = [
     "SETTINGS",
     "ConfigError",
     "Endpoint",
+    "HostSettings",
     "NodeSettings",
     "PropertiesError",
     "load_config",
+    "load_host",
     "parse_config",
     "parse_endpoint",
+    "parse_host",
 ]

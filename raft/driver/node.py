@@ -181,6 +181,11 @@ class Node:
         self._directory_watch.start()
         self._high_watermarks.start(self.groups.values())
 
+    @property
+    def metrics_port(self) -> int | None:
+        """Return the port that serves the metrics and health of this node, or None."""
+        return None if self._metrics is None else self._metrics.port
+
     def _bound_address(self) -> str:
         host = self.config.bind_host
         return "no" if host is None else f"{host}:{self.listener.port}"

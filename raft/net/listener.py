@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from raft.net.authentication import SaslGate
@@ -73,7 +74,7 @@ class Listener:
         self._shared: ConnectionSet[ServerConnection] = ConnectionSet(
             name, self.limits, on_close, hold_ms if self.security.tls is None else None
         )
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -101,16 +102,28 @@ class Listener:
         """Return the number of ended connections by reason."""
         return self._shared.ended
 
-    async def start(self, host: str, port: int, *, backlog: int = 1_024) -> None:
-        """Listen for connections on `port`, and set `self.port` to the port in use."""
-        self._server = await asyncio.get_running_loop().create_server(
-            self._accept,
-            host,
-            port,
-            backlog=backlog,
-            reuse_address=True,
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        backlog: int = 1_024,
+        inherited: Iterable[socket.socket] = (),
+    ) -> None:
+        """Listen for connections on `port`, and set `self.port` to the port in use.
+
+        Args:  inherited: sockets that listen already, from which this listener accepts as well;
+                   it closes them.
+        """
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            self._accept, host, port, backlog=backlog, reuse_address=True
         )
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._servers.append(server)
+        self.port = server.sockets[0].getsockname()[1]
+        for listening in inherited:
+            further = await loop.create_server(self._accept, sock=listening, backlog=backlog)
+            self._servers.append(further)
         self._schedule_sweep()
 
     def _accept(self) -> ServerConnection | ServerTls:
@@ -155,10 +168,11 @@ class Listener:
 
     async def close(self, *, drain_ms: int = 0) -> None:
         """Stop accepting connections, wait up to `drain_ms` for responses, then close them all."""
-        if self._server is None:
+        if not self._servers:
             return
         shared = self._shared
-        self._server.close()
+        for server in self._servers:
+            server.close()
         shared.draining = True
         self.handshakes.close()
         for connection in tuple(shared.connections):
@@ -173,7 +187,7 @@ class Listener:
             connection.abort(Reason.SHUTDOWN)
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
-        self._server = None
+        self._servers.clear()
         while shared.connections:  # their connection_lost is due in the next tick
             await asyncio.sleep(0)
 

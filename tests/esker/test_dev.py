@@ -314,7 +314,7 @@ def test_a_dev_cluster_restarts_killed_processes_and_resumes_after_a_stop(tmp_pa
 def test_esker_dev_kills_processes_that_ignore_a_stop() -> None:
     """Its parent has died, and so has the quorum that it would take its leave of."""
     busy = (
-        "import signal, threading, time; from esker.dev.child import watch_parent; "
+        "import signal, threading, time; from esker.server.parent_watch import watch_parent; "
         "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True)); "
         "threading.Thread(target=watch_parent, args=(0.2,), daemon=True).start(); "
         "[time.sleep(1) for _ in range(600)]"

@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import logging, sys
 from raft.net.logs import begin_logging
-begin_logging(sys.argv[1], sys.argv[2])
+begin_logging(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
 log = logging.getLogger("raft.node")
 log.debug("not at the level INFO")
 log.info("state=%s epoch=%d", "leader", 3)
@@ -23,10 +23,13 @@ except ValueError:
 """
 
 
-def logged(shape: str, level: str) -> list[str]:
+def logged(shape: str, level: str, *process: str) -> list[str]:
     """Return the lines that a process logged."""
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, shape, level], capture_output=True, check=True, text=True
+        [sys.executable, "-c", PROGRAM, shape, level, *process],
+        capture_output=True,
+        check=True,
+        text=True,
     )
     assert ran.stdout == ""
     return ran.stderr.splitlines()
@@ -48,3 +51,8 @@ def test_a_log_as_text_has_lines_from_its_level_up(level: str, lines: int) -> No
         line for line in logged("text", level) if " raft" in line or "20" in line[:2]
     ]
     assert len(found) == lines, found
+
+
+def test_one_of_several_processes_adds_its_id_to_each_line() -> None:
+    assert " INFO process=102 state=leader epoch=3" in logged("text", "INFO", "102")[0]
+    assert json.loads(logged("json", "INFO", "102")[0])["process"] == 102

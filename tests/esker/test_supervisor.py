@@ -1,0 +1,317 @@
+"""Several broker processes of one properties file: clients, deaths, hanging, and orderly ends."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import functools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner
+
+from esker.cli import app
+from esker.server.back_off import BackOff
+from esker.server.supervisor import HANG_S, SUPERVISOR_LOCK, HostError, State, Supervisor
+from tests.clients.confluent import QUICK, Confluent
+from tests.clients.hosted import HOST, HostedCluster
+from tests.ports import free_port, free_row
+from tests.waiting import DEADLINE_S, wait_until, wait_until_async
+
+PARTITIONS = 8
+
+
+def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test on an event loop."""
+
+    @functools.wraps(test)
+    def run() -> None:
+        asyncio.run(test())
+
+    return run
+
+
+class Load:
+    """A producer that sends to one partition until it is told to stop."""
+
+    def __init__(self, bootstrap: str, topic: str, partition: int, **settings: Any) -> None:
+        self.sent = 0
+        self.delivered = 0
+        self.errors: list[str] = []
+        self._topic, self._partition = topic, partition
+        self._producer = Producer(
+            {**QUICK, "bootstrap.servers": bootstrap, "linger.ms": 5, **settings}
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._producer.produce(
+                self._topic, b"%d" % self.sent, partition=self._partition, on_delivery=self._on
+            )
+            self.sent += 1
+            self._producer.poll(0)
+            time.sleep(0.005)
+        self._producer.flush(DEADLINE_S)
+
+    def _on(self, error: Any, _: Any) -> None:
+        if error is None:
+            self.delivered += 1
+        else:
+            self.errors.append(error.str())
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Send in a thread; wait for the last answers at the end."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join()
+
+
+def is_gone(pid: int) -> bool:
+    """Has this process ended?"""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_killed_and_orphaned_broker_processes_cost_no_other_client_an_error(tmp_path: Path) -> None:
+    metrics = free_port()
+    settings = {"esker.metrics.listener": f"127.0.0.1:{metrics}"}
+    with HostedCluster(tmp_path, brokers=2, settings_of={101: settings, 102: settings}) as cluster:
+        cluster.start()
+        client = Confluent(cluster.host_bootstrap)
+        client.create_topic("t", PARTITIONS, {})
+        by_leader = {leader: partition for partition, leader in client.leaders("t").items()}
+        assert set(by_leader) == {101, 102}, "partitions spread over the processes"
+
+        # The shared port cannot be bound by a second cluster of the same user.
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            with pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", cluster.host_port))
+
+        # A process is killed twice: without retries, one error would reach the other's client.
+        others = Load(cluster.host_bootstrap, "t", by_leader[101], retries=0)
+        own = Load(cluster.host_bootstrap, "t", by_leader[102], **{"enable.idempotence": True})
+        with others.running(), own.running():
+            for starts in (2, 3):
+                wait_until(lambda: own.delivered > 20 * starts, "records are delivered")  # noqa: B023
+                cluster.kill_process(102)
+                wait_until(lambda: cluster.starts(102) == starts, "it is started again")  # noqa: B023
+                delivered = own.delivered
+                cluster.wait_until_ready()
+                wait_until(lambda: own.delivered > delivered + 20, "its clients go on")  # noqa: B023
+        assert (others.errors, others.delivered) == ([], others.sent)
+        assert (own.errors, own.delivered) == ([], own.sent)
+
+        def get(path: str) -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{metrics}{path}") as answer:
+                return str(answer.read().decode())
+
+        wait_until(lambda: '"102": {"ready": true' in get("/health/ready"), "health is gathered")
+        shown = get("/metrics")
+        assert 'esker_process_up{process="101"} 1' in shown
+        assert 'esker_process_restarts_total{process="102"} 2' in shown
+        assert shown.count("# TYPE esker_broker_fenced gauge") == 1
+        assert 'esker_broker_fenced{process="102"} 0' in shown
+
+        # The supervisor dies: its processes drain and end, and the next one waits for that.
+        orphans = [cluster.pid(101), cluster.pid(102)]
+        cluster.kill(HOST)
+        cluster.launch(HOST)
+        wait_until(lambda: all(map(is_gone, orphans)), "orphans end")
+        cluster.wait_until_ready()
+        for load, partition in ((others, by_leader[101]), (own, by_leader[102])):
+            values = [one.value for one in client.read("t", load.sent, partition=partition)]
+            assert values == [b"%d" % number for number in range(load.sent)]
+
+        cluster.stop(HOST)  # exit code 0
+        assert cluster.output(HOST).count("stopped=clean") >= 8, "brokers and nodes, twice"
+
+
+# --- the supervisor alone, with programs that only report ----------------------------------------
+
+ALIVE = "import os,sys,json,time; r=json.loads(sys.stdin.readline())['reports'];"
+READY = ALIVE + "os.write(r, b'alive\\nready\\n');"
+SLEEPS = READY + "time.sleep(60)"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEPS
+DIES = ALIVE + "os.write(r, b'alive\\n'); sys.exit(3)"
+
+
+@contextmanager
+def supervisor(script: str, stop_s: float = 20.0) -> Iterator[Supervisor]:
+    """A supervisor of one program; its processes are killed at the end."""
+    settings: Any = SimpleNamespace(node_id=101, given={})
+    program = (sys.executable, "-S", "-c", script)
+    made = Supervisor([settings], {}, program=program, stop_s=stop_s)
+    try:
+        yield made
+    finally:
+        for child in made.children:
+            if child.process is not None:
+                child.process.kill()
+                child.process.wait()
+
+
+async def until(made: Supervisor, state: State) -> None:
+    """Wait until the only child is in a state; the supervisor ticks meanwhile."""
+    loop = asyncio.get_running_loop()
+    made._ticked_at = loop.time()
+
+    async def tick() -> bool:
+        made._tick(loop.time())
+        return made.children[0].state is state
+
+    await wait_until_async(tick, f"the process is {state.value}")
+
+
+@on_a_loop
+async def test_a_process_that_gives_no_sign_of_life_is_killed_and_started_again() -> None:
+    with supervisor(SLEEPS) as made:
+        await until(made, State.READY)
+        child = made.children[0]
+        assert child.process is not None
+        first = child.process.pid
+        now = made._ticked_at
+        for second in range(1, int(HANG_S) + 1):  # the supervisor runs all the time
+            made._tick(now + second)
+            assert child.process.poll() is None, f"killed after {second} s"
+        made._tick(now + HANG_S + 1)
+        child.process.wait()
+        made._tick(now + HANG_S + 1.1)  # reaped, and due at once
+        assert (child.state, child.starts) == (State.STARTING, 2)
+        assert child.process is not None
+        assert child.process.pid != first
+
+
+@on_a_loop
+async def test_a_pause_of_the_whole_host_kills_no_process() -> None:
+    with supervisor(SLEEPS) as made:
+        await until(made, State.READY)
+        process = made.children[0].process
+        assert process is not None
+        made._tick(made._ticked_at + 1_000)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+
+
+@on_a_loop
+async def test_a_process_that_dies_again_and_again_is_a_crash_loop_with_longer_pauses() -> None:
+    with supervisor(DIES) as made:
+        await until(made, State.STARTING)
+        child, now, waits = made.children[0], made._ticked_at, []
+        for _ in range(4):
+            assert child.process is not None
+            child.process.wait()
+            made._tick(now)
+            if child.state is State.WAITING:
+                waits.append(child.start_at - now)
+                now = child.start_at
+                made._ticked_at = now
+                made._tick(now)
+        assert (waits, made.statuses()[0].is_crash_loop) == ([0.5, 1.0, 2.0], True)
+
+
+@on_a_loop
+async def test_a_process_that_does_not_stop_in_time_is_killed_and_named() -> None:
+    with supervisor(DEAF, stop_s=0.3) as made:
+        await until(made, State.READY)
+        stop = asyncio.Event()
+        stop.set()
+        with pytest.raises(HostError, match=r"brokers \[101\] did not stop within 0 s: killed"):
+            await made.run(stop)
+        assert made.children[0].state is State.STOPPED
+
+
+def test_the_pauses_before_a_restart_grow_and_begin_anew_after_a_stable_time() -> None:
+    back_off = BackOff()
+    assert [back_off.ended(None) for _ in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert back_off.is_crash_loop(None)
+    assert back_off.is_crash_loop(9.9)
+    assert not back_off.is_crash_loop(10.0)
+    assert [back_off.ended(10.0), back_off.ended(9.9)] == [0, 0.5]
+    assert not back_off.is_crash_loop(None)
+
+
+# --- what the host refuses -----------------------------------------------------------------------
+
+
+def host_file(directory: Path, port: int, **changes: str) -> Path:
+    """A properties file of two brokers on this machine, formatted."""
+    first = free_row((0, 1))
+    file = directory / "host.properties"
+    lines = {
+        "process.roles": "broker",
+        "esker.broker.processes": "2",
+        "esker.broker.ids": "101-102",
+        "controller.quorum.voters": f"1@127.0.0.1:{free_port()}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{{{first}+i}}",
+        "log.dirs": str(directory / "host"),
+        "esker.storage.directory.path": str(directory / "store"),
+        **changes,
+    }
+    file.write_text("".join(f"{key}={text}\n" for key, text in lines.items()))
+    return file
+
+
+def esker(*words: str) -> tuple[int, str]:
+    """Exit code and output of a command in this process."""
+    ran = CliRunner().invoke(app, list(words))
+    return ran.exit_code, ran.output
+
+
+def test_a_host_that_cannot_run_its_brokers_says_why_in_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        file = str(host_file(tmp_path, port))
+        code, said = esker("start", file)
+        assert (code, "101 is not formatted" in said) == (1, True), said
+        ids = [esker("storage", "random-uuid")[1].strip() for _ in range(2)]
+        code, said = esker("storage", "format", file, "-t", ids[0])
+        assert (code, said.count("Formatted ")) == (0, 2)
+        code, said = esker("storage", "format", file, "-t", ids[0])
+        assert (code, "is formatted already; nothing was changed" in said) == (1, True), said
+        assert esker("storage", "format", file, "-t", ids[0], "--ignore-formatted") == (
+            0,
+            "All of the log directories are already formatted.\n",
+        )
+        shutil.rmtree(tmp_path / "host" / "102")
+        code, said = esker("storage", "format", file, "-t", ids[1])
+        assert (code, f"is of cluster {ids[0]}: name that one" in said) == (1, True), said
+        code, said = esker("storage", "format", file, "-t", ids[0])
+        assert (code, said.count("Formatted ")) == (0, 1)
+        code, said = esker("start", file)
+        assert code == 1
+        assert f"the bootstrap port of PLAINTEXT cannot listen at 127.0.0.1:{port}" in said
+        assert "end what listens there, or choose another port" in said
+    with (tmp_path / "host" / SUPERVISOR_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, said = esker("start", file)
+        assert (code, "is in use by another `esker start`: stop that one" in said) == (1, True)
+    file = str(host_file(tmp_path, port, **{"esker.broker.processes": "0"}))
+    code, said = esker("start", file)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "esker.broker.processes: 0 is not between 1 and 64" in said

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from records.final_batches import MAX_RUN_BYTES
 from spark_jobs.report.cube import Numbers, Work, band_starts, merge_rows, rows
 from spark_jobs.report.first_pass import FirstPassResult
 from spark_jobs.report.window import Window
@@ -52,6 +53,9 @@ UNKNOWN: Final = ""
 FOOTER_BYTES: Final = 80
 ENTRY_BYTES: Final = 48
 """Largest size of an object's footer with its trailer, and of a partition in it (`records.wal`)."""
+
+SMALL_RUN_BYTES: Final = MAX_RUN_BYTES // 2
+"""Smaller runs are merged by brokers (`diskless.compaction.planner`)."""
 
 _HOUR: Final = 3_600_000
 AGES: Final = (
@@ -365,11 +369,32 @@ def _count_unused(
         {"bytes": runs.sizes[kept], "part_bytes": np.where(runs.live, runs.sizes, 0)[kept]},
         names,
     )
+    yield _reads(runs, kept & runs.live)
     known = _sums(runs.place, runs.sizes, len(there))
     unknown = int((batch_bytes - known)[there].sum())
     if unknown:
         yield rows("held", 1, bytes=unknown)
     yield _pins(runs, there & (status == PINNED), dead)
+
+
+def _reads(runs: _Runs, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+    """Count, for each topic, the live runs: a consumer needs a GET for each of them.
+
+    `objects` and `part_bytes` count the small ones, which brokers merge.
+    """
+    sizes = runs.sizes[chosen]
+    small = sizes < SMALL_RUN_BYTES
+    return _aggregate(
+        "run",
+        {"name": runs.topic[chosen]},
+        {
+            "batches": None,
+            "bytes": sizes,
+            "objects": small.astype(np.int64),
+            "part_bytes": np.where(small, sizes, 0),
+        },
+        runs.topics,
+    )
 
 
 def _sums(place: Numbers, sizes: Numbers, count: int) -> Numbers:

@@ -10,9 +10,10 @@ import numpy as np
 from spark_jobs.report.counting import AGES
 from spark_jobs.report.figures import SHOWN, Figure, figure, ranking_shape, rows_of
 from spark_jobs.report.job import Report
-from spark_jobs.report.plots import Layers, bars, columns, two_scales
+from spark_jobs.report.outlook import DAY_MS
+from spark_jobs.report.plots import Layers, bars, columns, lines_over_time, two_scales
 from spark_jobs.report.summary import Summary
-from spark_jobs.report.words import duration, plain, share, size
+from spark_jobs.report.words import count, duration, plain, share, size
 
 # --- what it costs ------------------------------------------------------------------------------
 
@@ -68,6 +69,120 @@ def what_if(report: Report, _: Summary) -> Figure:
         draw,
         tables=("what_if",),
         why_empty="No object was uploaded in the log's time.",
+    )
+
+
+def topic_costs(report: Report, _: Summary) -> Figure:
+    """Draw the monthly costs of the most expensive topics."""
+    rows, prices = rows_of(report, "topic_costs"), report.question.prices
+    shown, draw, title = rows[:SHOWN], None, "No topic costs anything."
+    if shown:
+        total = sum(row["amount"] for row in rows)
+        title = (
+            f"{plain(shown[0]['topic'])} costs {prices.text(shown[0]['amount'])} a month, "
+            f"{share(shown[0]['amount'], total)} of what topics cost."
+        )
+        layers: Layers = [
+            ("live bytes", "live", [row["live_amount"] for row in shown]),
+            ("dead bytes", "dead", [row["dead_amount"] for row in shown]),
+            ("uploads", "c1", [row["upload_amount"] for row in shown]),
+        ]
+        draw = bars([row["topic"] for row in shown], layers, prices.text, "")
+    return figure(
+        "topic-costs",
+        title,
+        "A month of each topic's bytes in the store, and its share of the uploads by the bytes "
+        "that it wrote. Footers of objects belong to no topic."
+        + (f" {len(rows) - SHOWN} more topics cost less." if len(rows) > SHOWN else ""),
+        draw,
+        tables=("topic_costs",),
+        why_empty="No object is stored and none was uploaded, or all prices are 0.",
+        shape=ranking_shape(len(shown)),
+    )
+
+
+# --- reads, trend and forecast ------------------------------------------------------------------
+
+
+def reads(report: Report, summary: Summary) -> Figure:
+    """Draw the GETs that a consumer of each topic needs, now and after merging."""
+    rows = rows_of(report, "reads")
+    shown, draw, title = rows[:SHOWN], None, "There is nothing to read."
+    if shown:
+        title = (
+            f"A consumer of everything needs {count(summary.numbers['gets_per_mib'] or 0)} GETs "
+            f"for a MiB; merging would leave {count(summary.numbers['merged_gets_per_mib'] or 0)}."
+        )
+        layers: Layers = [
+            ("after merging", "live", [row["merged_runs"] for row in shown]),
+            ("saved by merging", "dead", [row["runs"] - row["merged_runs"] for row in shown]),
+        ]
+        draw = bars([row["topic"] for row in shown], layers, count, "")
+    return figure(
+        "reads",
+        title,
+        "GETs of one consumer that reads a topic from its start: one for each live run of a "
+        "partition in an object. Runs below 2 MiB wait for brokers, or for esker spark merge, to "
+        "merge them.",
+        draw,
+        tables=("reads",),
+        why_empty="No live run is stored.",
+        shape=ranking_shape(len(shown)),
+    )
+
+
+def trend(report: Report, _: Summary) -> Figure:
+    """Draw the bytes that this report and earlier ones found in the store."""
+    rows = rows_of(report, "history")
+    draw, title = None, "This is the directory's first report."
+    if len(rows) > 1:
+        before, now = rows[-2:]
+        title = (
+            f"The store went from {size(before['live_bytes'] + before['dead_bytes'])} to "
+            f"{size(now['live_bytes'] + now['dead_bytes'])} in "
+            f"{duration(now['as_of_ms'] - before['as_of_ms'])}."
+        )
+        layers: Layers = [
+            ("live", "live", [row["live_bytes"] for row in rows]),
+            ("dead", "dead", [row["dead_bytes"] for row in rows]),
+        ]
+        draw = lines_over_time([row["as_of_ms"] for row in rows], layers, size, "")
+    return figure(
+        "trend",
+        title,
+        "Bytes in the store as each report in this directory found them.",
+        draw,
+        tables=("history",),
+        why_empty="A trend needs an earlier report of this cluster in the same directory.",
+    )
+
+
+def growth(report: Report, summary: Summary) -> Figure:
+    """Draw the bytes that will be stored if writing goes on as it did."""
+    rows, prices = rows_of(report, "forecast"), report.question.prices
+    draw, title = None, "Nothing is stored, and nothing was written."
+    if any(row["live_bytes"] for row in rows):
+        last = rows[-1]
+        title = (
+            f"In a year {size(last['live_bytes'] + last['dead_bytes'])} would be stored, for "
+            f"{prices.text(last['amount'])} a month."
+        )
+        times = [report.question.now_ms + row["days"] * DAY_MS for row in rows]
+        layers: Layers = [
+            ("live", "live", [row["live_bytes"] for row in rows]),
+            ("dead", "dead", [row["dead_bytes"] for row in rows]),
+        ]
+        draw = lines_over_time(times, layers, size, "")
+    return figure(
+        "growth",
+        title,
+        "If producers write as in the "
+        f"{duration(1000 * (summary.numbers['window_s'] or 0))} of the log and settings stay: "
+        "topics with a retention fill up to it, topics without one grow, and dead bytes keep "
+        "their share.",
+        draw,
+        tables=("forecast",),
+        why_empty="No live byte is stored, and none was written.",
     )
 
 

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +56,7 @@ class Question:
     prices: Prices = field(default_factory=Prices)
     commit_interval_ms: int = 250  # diskless.append.commit.interval.ms
     buffer_bytes: int = 8 * 1024 * 1024  # diskless.append.buffer.max.bytes
+    earlier: Sequence[Mapping[str, Any]] = ()  # reports, as rows of the table `history`
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,8 @@ def make_report(
         prices=question.prices,
         commit_interval_ms=question.commit_interval_ms,
         buffer_bytes=question.buffer_bytes,
+        now_ms=question.now_ms,
+        earlier=question.earlier,
     )
     return Report(logs.cluster_id, question, over, ends, tables_of(facts), both is None)
 

@@ -34,8 +34,10 @@ SHOWN_ROWS: Final = 40
 """Rows of a table that the page shows; the Parquet file beside it has all."""
 
 SECTIONS: Final = (
-    ("cost", "What it costs", (cost.costs, cost.what_if)),
+    ("cost", "What it costs", (cost.costs, cost.what_if, cost.topic_costs)),
+    ("outlook", "Trend and forecast", (cost.trend, cost.growth)),
     ("rot", "Dead bytes", (cost.ages, cost.pins)),
+    ("reads", "Reads", (cost.reads,)),
     ("throughput", "Throughput",
      (data.topic_throughput, data.producer_throughput, data.broker_uploads)),
     ("load", "Load of partitions", (data.hot, data.inequality)),
@@ -183,7 +185,7 @@ def _cell(name: str, value: Any) -> str:
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, list):
         return ", ".join(str(item) for item in value)
-    if name in ("time_ms", "from_ms", "to_ms", "first_ms", "last_ms"):
+    if name in ("time_ms", "from_ms", "to_ms", "first_ms", "last_ms", "as_of_ms"):
         return instant(value).removesuffix(" UTC")
     return plain(value) if isinstance(value, str) else str(value)
 

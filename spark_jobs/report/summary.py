@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.report.job import Report
+from spark_jobs.report.outlook import MIB
 from spark_jobs.report.tables import NOT_IDEMPOTENT
 from spark_jobs.report.words import count, duration, list_names, plain, share, size
 
@@ -33,6 +34,9 @@ _GINI_WORTH_TELLING: Final = 0.60
 _REFUSED_WORTH_TELLING: Final = 0.001
 _NEGATIVE_WORTH_TELLING: Final = 0.001
 _ABORTED_WORTH_TELLING: Final = 0.10
+_SMALL_RUNS_WORTH_TELLING: Final = 1_000
+_CHANGE_WORTH_TELLING: Final = 0.05
+_GROWTH_WORTH_TELLING: Final = 1.5
 _OPEN_WORTH_TELLING_MS: Final = 15 * 60_000
 """The default of transaction.max.timeout.ms: no transaction should be older."""
 _LONG_ENOUGH_S: Final = 86_400
@@ -122,8 +126,37 @@ def _numbers(report: Report, tables: Mapping[str, dict[str, Any]]) -> dict[str, 
         "transactional_bytes": sum(tables["transactions"]["bytes"]),
         "aborted_bytes": sum(tables["transactions"]["aborted_bytes"]),
         "open_transactions": sum(tables["transactions"]["open"]),
+        **_reading(tables["reads"]),
+        **_growth(tables["forecast"], tables["history"]),
         "fencings": _changes(tables, "fencings"),
         "elections": _elections(tables),
+    }
+
+
+def _reading(reads: Mapping[str, Any]) -> dict[str, float | None]:
+    size_mib = sum(reads["bytes"]) / MIB
+    return {
+        "gets_per_mib": sum(reads["runs"]) / size_mib if size_mib else None,
+        "merged_gets_per_mib": sum(reads["merged_runs"]) / size_mib if size_mib else None,
+        "small_runs": sum(reads["small_runs"]),
+        "small_run_bytes": sum(reads["small_bytes"]),
+    }
+
+
+def _growth(
+    forecast: Mapping[str, Any], history: Mapping[str, Any]
+) -> dict[str, float | None]:  # fmt: skip
+    stored = np.array(forecast["live_bytes"]) + np.array(forecast["dead_bytes"])
+    ahead = dict(zip(forecast["days"], stored.tolist(), strict=True))
+    seen = [a + b for a, b in zip(history["live_bytes"], history["dead_bytes"], strict=True)]
+    has_earlier = len(seen) > 1
+    times = history["as_of_ms"]
+    return {
+        "stored_bytes_in_90_days": ahead[90],
+        "stored_bytes_in_a_year": ahead[365],
+        "earlier_reports": len(seen) - 1,
+        "since_last_report_s": (times[-1] - times[-2]) / 1000 if has_earlier else None,
+        "stored_change_bytes": seen[-1] - seen[-2] if has_earlier else None,
     }
 
 
@@ -237,6 +270,55 @@ def _smalls(_: Report, __: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[
         )
 
 
+def _debt(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    now, merged = n["gets_per_mib"], n["merged_gets_per_mib"]
+    if now is None or n["small_runs"] < _SMALL_RUNS_WORTH_TELLING or now < 2 * merged:
+        return
+    worst = report.tables["reads"].slice(0, 1).to_pylist()[0]
+    yield Finding(
+        COST,
+        f"{count(n['small_runs'])} runs with {size(n['small_run_bytes'])} wait to be merged: a "
+        f"consumer of everything needs {count(now)} GETs for a MiB instead of {count(merged)}; "
+        f"{plain(worst['topic'])} alone needs {count(worst['runs'])} for all of it. Brokers merge "
+        "with esker.compaction.enable=true, and esker spark merge does a backlog.",
+    )
+
+
+def _change(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    change = n["stored_change_bytes"]
+    if change is None:
+        return
+    before, now = report.tables["history"].slice(n["earlier_reports"] - 1).to_pylist()
+    stored = before["live_bytes"] + before["dead_bytes"]
+    if abs(change) <= _CHANGE_WORTH_TELLING * stored:
+        return
+    text = (
+        f"Since the report {duration(1000 * n['since_last_report_s'])} before, the store "
+        f"{'grew' if change > 0 else 'shrank'} by {size(abs(change))} "
+        f"({share(abs(change), stored)})"
+    )
+    prices = report.question.prices
+    if before["currency"] == now["currency"]:
+        text += (
+            f", and a month costs {prices.text(now['amount'])} instead of "
+            f"{prices.text(before['amount'])}"
+        )
+    yield Finding(COST, text + ".")
+
+
+def _outgrows(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    rows = {row["days"]: row for row in report.tables["forecast"].to_pylist()}
+    now, later = rows[0], rows[90]
+    stored, ahead = (row["live_bytes"] + row["dead_bytes"] for row in (now, later))
+    if n["window_s"] < _LONG_ENOUGH_S or ahead <= _GROWTH_WORTH_TELLING * stored:
+        return
+    yield Finding(
+        COST,
+        f"If writing goes on as it did, {size(ahead)} are stored in 90 d instead of "
+        f"{size(stored)}, for {report.question.prices.text(later['amount'])} a month.",
+    )
+
+
 def _hot(report: Report, __: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
     partitions = report.tables["partitions"].slice(0, 1).to_pylist()
     if n["partitions"] < _FEW or n["gini_partitions"] < _GINI_WORTH_TELLING:
@@ -333,6 +415,6 @@ def _times(number: float) -> str:
 
 
 _FINDERS: Final = (
-    _dead, _free, _requests, _smalls, _hot, _late, _refusal_findings, _idempotence, _transactions,
-    _unrest,
+    _dead, _free, _requests, _smalls, _debt, _change, _outgrows, _hot, _late, _refusal_findings,
+    _idempotence, _transactions, _unrest,
 )  # fmt: skip

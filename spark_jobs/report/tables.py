@@ -27,6 +27,7 @@ from spark_jobs.report.cluster import ClusterHistory
 from spark_jobs.report.counting import AGES, DUPLICATE, FREE, LIVE, PINNED
 from spark_jobs.report.cube import OTHERS, percentiles
 from spark_jobs.report.first_pass import GONE
+from spark_jobs.report.outlook import DAY_MS, forecast, reads, topic_costs
 from spark_jobs.report.schemas import TABLES, schema
 from spark_jobs.report.window import Window
 from spark_jobs.tables.topics import TopicSettings
@@ -34,10 +35,11 @@ from spark_jobs.tables.topics import TopicSettings
 Rows = list[dict[str, Any]]
 
 MONTH_MS: Final = 730 * 3_600_000
+"""A twelfth of a year."""
+
 BACKDATED_MS: Final = 600_000
 """A batch this much older than its commit was not late: its producer set an old timestamp. Clients
 give a record up after delivery.timeout.ms, by default 2 minutes."""
-"""A twelfth of a year."""
 
 INTERVALS: Final = (0.2, 0.4, 1, 2, 4, 8, 20)
 """Commit intervals of the estimate, in multiples of the one in force."""
@@ -70,6 +72,8 @@ class Facts:
     prices: Prices
     commit_interval_ms: int
     buffer_bytes: int  # at which a broker uploads at once
+    now_ms: int = 0
+    earlier: Sequence[Mapping[str, Any]] = ()  # rows of the table `history`
 
     def name(self, topic_id: str) -> str:
         """Return a topic's name, or its id if the name is unknown."""
@@ -397,6 +401,49 @@ def _what_if(facts: Facts) -> Rows:
     return rows
 
 
+def _upload_amount(facts: Facts) -> float:
+    amount: float = _costs(facts)[-1]["amount"]
+    return amount
+
+
+def _topic_costs(facts: Facts) -> Rows:
+    return topic_costs(_topics(facts), _upload_amount(facts), facts.prices)
+
+
+def _reads(facts: Facts) -> Rows:
+    totals: dict[str, dict[str, Any]] = {}
+    for row in _of(facts.counts, "run"):
+        empty = dict.fromkeys(("runs", "bytes", "small_runs", "small_bytes"), 0)
+        one = totals.setdefault(row["name"], {"topic": facts.name(row["name"]), **empty})
+        one["runs"] += row["batches"]
+        one["bytes"] += row["bytes"]
+        one["small_runs"] += row["objects"]
+        one["small_bytes"] += row["part_bytes"]
+    return reads([one for one in totals.values() if one["runs"]], facts.prices)
+
+
+def _forecast(facts: Facts) -> Rows:
+    seconds = facts.months * MONTH_MS / 1000
+    return forecast(_topics(facts), seconds, _upload_amount(facts), facts.prices)
+
+
+def _history(facts: Facts) -> Rows:
+    rot = _of(facts.counts, "rot")
+    live = sum(row["part_bytes"] for row in rot)
+    days = facts.months * MONTH_MS / DAY_MS
+    now = {
+        "as_of_ms": facts.now_ms,
+        "live_bytes": live,
+        "dead_bytes": sum(row["bytes"] for row in rot) - live,
+        "objects": sum(row["objects"] for row in rot),
+        "runs": sum(row["batches"] for row in _of(facts.counts, "run")),
+        "written_per_day": sum(row["bytes"] for row in _of(facts.counts, "partition")) / days,
+        "amount": sum(row["amount"] for row in _costs(facts)),
+        "currency": facts.prices.currency,
+    }
+    return [*map(dict, facts.earlier), now]
+
+
 # --- the cluster, and the logs themselves -------------------------------------------------------
 
 
@@ -494,7 +541,11 @@ _BUILD: Final[Mapping[str, Callable[[Facts], Rows]]] = {
     "outcomes": _outcomes,
     "object_ages": _object_ages,
     "costs": _costs,
+    "topic_costs": _topic_costs,
     "what_if": _what_if,
+    "reads": _reads,
+    "forecast": _forecast,
+    "history": _history,
     "brokers": _brokers,
     "leaders": _leaders,
     "cluster_changes": _cluster_changes,

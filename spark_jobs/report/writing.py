@@ -3,6 +3,7 @@
     OUT/report.html          the page
     OUT/report.json          the numbers and sentences of its first screen
     OUT/tables/NAME.parquet  the tables of its figures
+    OUT/history.jsonl        the main numbers of this report and of earlier ones
 
 Each file is written under another name and renamed, so that a reader finds an old report or a new
 one, never half of one. The page is written last.
@@ -19,6 +20,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from spark_jobs.report.history import NAME, history_text
 from spark_jobs.report.job import Report
 from spark_jobs.report.page import page
 from spark_jobs.report.summary import Summary
@@ -47,7 +49,7 @@ def as_json(report: Report, summary: Summary, *, engine: str) -> dict[str, Any]:
 def write_report(report: Report, summary: Summary, out: Path, *, engine: str) -> Path:
     """Write the report's page, JSON file and tables, and return the page's path.
 
-    Raises:  OSError.
+    Raises:  HistoryError; OSError.
     """
     tables = out / "tables"
     tables.mkdir(parents=True, exist_ok=True)
@@ -58,6 +60,9 @@ def write_report(report: Report, summary: Summary, out: Path, *, engine: str) ->
         )
     text = json.dumps(as_json(report, summary, engine=engine), indent=2) + "\n"
     _replace(out / "report.json", lambda path: path.write_text(text, encoding="utf-8"))
+    row = report.tables["history"].to_pylist()[-1]
+    history = history_text(out, report.cluster_id, row)
+    _replace(out / NAME, lambda path: path.write_text(history, encoding="utf-8"))
     html = page(report, summary, engine=engine)
     _replace(out / "report.html", lambda path: path.write_text(html, encoding="utf-8"))
     return out / "report.html"

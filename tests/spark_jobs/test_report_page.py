@@ -113,7 +113,7 @@ def test_ids_on_the_report_page_are_unique_and_every_reference_has_a_target(html
 
 def test_every_figure_of_the_report_has_a_text_alternative(html: str) -> None:
     drawings = [attributes for tag, attributes in Elements(html).found if tag == "svg"]
-    without_data = 1  # of transactions: the harbour has none
+    without_data = 2  # of transactions and earlier reports: the harbour has none
     assert len(drawings) == sum(len(drawn) for _, _, drawn in SECTIONS) - without_data
     assert all(one["role"] == "img" and len(one["aria-label"] or "") > 40 for one in drawings)
 
@@ -256,7 +256,7 @@ def test_the_written_report_files_have_the_same_numbers_as_the_report(
         assert read.equals(table)
         assert read.schema.equals(schema(name))
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert files == ["report.html", "report.json", "tables"]
+    assert files == ["history.jsonl", "report.html", "report.json", "tables"]
     assert written.read_text() == html, "drawn alike each time"
 
 

@@ -128,6 +128,7 @@ def report(
     )
     try:
         from spark_jobs.prices import PricesError, read_prices
+        from spark_jobs.report.history import HistoryError, read_history
         from spark_jobs.report.job import Question
         from spark_jobs.report.summary import summarise
         from spark_jobs.report.writing import as_json as in_json
@@ -139,11 +140,15 @@ def report(
         paid = read_prices(prices)
     except PricesError as error:
         stop(str(error), USAGE)
-    question = Question(
-        now_ms=now_ms, prices=paid, commit_interval_ms=commit_interval_ms, buffer_bytes=buffer_bytes
-    )
     try:
         logs = open_logs(inputs)
+        question = Question(
+            now_ms=now_ms,
+            prices=paid,
+            commit_interval_ms=commit_interval_ms,
+            buffer_bytes=buffer_bytes,
+            earlier=read_history(out, logs.cluster_id, before_ms=now_ms),
+        )
         chosen = _choose(engine, master, logs)
         with _progress_line() as tell:
             if chosen is EngineOrAuto.SPARK:
@@ -154,6 +159,8 @@ def report(
             tell("drawing")
             summary = summarise(made)
             written = write_report(made, summary, out, engine=chosen.value)
+    except HistoryError as error:
+        stop(str(error), USAGE)
     except reading_errors() as error:
         stop_reading(error)
     except KeyboardInterrupt:
@@ -238,6 +245,8 @@ def _print(made: Report, summary: Summary) -> None:
         ("Written", f"{size(n['written_bytes'] or 0)} in {duration((n['window_s'] or 0) * 1000)}"),
         ("Uploads a second", count(n["puts_per_second"] or 0)),
         ("Commit latency p50 / p99", late),
+        ("GETs to read a MiB", "-" if n["gets_per_mib"] is None else count(n["gets_per_mib"])),
+        ("Stored in 90 days", size(n["stored_bytes_in_90_days"] or 0)),
         ("Partitions' Gini", f"{n['gini_partitions']:.2f}"),
     ]
     typer.echo(table(("What", "How much"), rows))

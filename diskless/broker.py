@@ -42,6 +42,7 @@ from diskless.apis.configs import OwnSetting
 from diskless.broker_metrics import member_metrics
 from diskless.cluster import Cluster
 from diskless.dispatch import Dispatcher
+from diskless.fetch.local_segments.directory import CacheDirectoryError
 from diskless.health import BrokerHealth
 from diskless.lineage import SupersededError
 from diskless.services import Services
@@ -192,6 +193,9 @@ class Broker:
         if lineage.fault is not None and not lineage.is_proved and self._watched.fault is None:
             text = f"nothing is acknowledged or deleted: {lineage.fault}"
             yield Degradation("lineage", text)
+        segments = self.services.segments
+        if segments is not None and segments.fault is not None:
+            yield Degradation("local_segments", segments.fault, unready=False)
         yield from self.health.faults()
 
     def _unready_reason(self) -> str | None:
@@ -238,6 +242,7 @@ class Broker:
         await self._read_cluster(timeout_ms)
         await self._begin_store()
         await self._begin_lineage()
+        await self._begin_segments()
         await self._watched.probe()
         self._watched.start()
         await self._listen()
@@ -308,6 +313,13 @@ class Broker:
         try:
             await self.services.lineage.begin()
         except SupersededError as error:
+            raise NotStartedError(str(error)) from None
+
+    async def _begin_segments(self) -> None:
+        """Claim the directory of local segments."""
+        try:
+            await self.services.begin_segments()
+        except CacheDirectoryError as error:
             raise NotStartedError(str(error)) from None
 
     async def _has_records(self) -> bool:

@@ -26,6 +26,8 @@ from prometheus_client.metrics_core import (
 from coordinator.controller.image import MetadataImage
 from diskless.cluster import Replica
 from diskless.compaction.service import RewritingCounters
+from diskless.fetch.local_segments.cache import LocalSegments
+from diskless.fetch.local_segments.format import KIND_NAMES
 from diskless.fetch.object_cache import CacheCounters
 from diskless.fetch.read_ahead import ReadAhead
 from diskless.fetch.service import FetchCounters
@@ -107,10 +109,12 @@ class BrokerCollector:
         throttling: Throttling,
         unknown_racks: Callable[[], Mapping[str, int]],
         topics: TopicCollector,
+        segments: LocalSegments | None = None,
     ) -> None:
         """Create a collector of the metrics of these services.
 
-        `unknown_racks` gives requests counted by unknown rack.
+        Args:  unknown_racks: gives requests counted by unknown rack.
+               segments: None: the broker has no local segments, and no metrics of them.
         """
         self._cluster = cluster
         self._produce = produce
@@ -124,6 +128,7 @@ class BrokerCollector:
         self._throttling = throttling
         self._unknown_racks = unknown_racks
         self._topics = topics
+        self._segments = segments
 
     def collect(self) -> Iterator[Metric]:
         """Yield all of the broker's metrics."""
@@ -131,6 +136,8 @@ class BrokerCollector:
         yield from self._writers_metrics()
         yield from self._fetch_metrics()
         yield from self._cache_metrics()
+        if self._segments is not None:
+            yield from _segment_metrics(self._segments)
         yield from self._cleaning_metrics()
         yield from self._rewriting_metrics()
         yield from self._replicas_metrics()
@@ -299,6 +306,32 @@ class BrokerCollector:
         text = "Rates that are measured for quotas"
         rates = len(throttling.clients) + len(throttling.connections)
         yield _gauge("quota_rates", text, rates)
+
+
+def _segment_metrics(segments: LocalSegments) -> Iterator[Metric]:
+    counters = segments.counters
+    counts = {name: segments.count(kind) for kind, name in KIND_NAMES.items()}
+    yield _gauges("local_segments", "Local segments, by kind", "kind", counts)
+    sizes = {name: segments.bytes_of_kind[kind] for kind, name in KIND_NAMES.items()}
+    yield _gauges("local_segment_bytes", "Bytes of local segments, by kind", "kind", sizes)
+    text = "Reads of partitions that asked local segments"
+    yield _counter("local_segment_reads", text, counters.reads)
+    text = "Reads of partitions that local segments answered, at least in part"
+    yield _counter("local_segment_hits", text, counters.hits)
+    text = "Bytes of batches sent to consumers from local segments"
+    yield _counter("local_segment_read_bytes", text, counters.read_bytes)
+    text = "Bytes of batches that were read from memory or the store instead"
+    yield _counter("local_segment_missed_bytes", text, counters.missed_bytes)
+    text = "Bytes of batches written to local segments"
+    yield _counter("local_segment_written_bytes", text, counters.written_bytes)
+    text = "Bytes of batches that were not written: the queue was full"
+    yield _counter("local_segment_dropped_bytes", text, counters.dropped_bytes)
+    text = "Bytes of batches that wait to be written to local segments"
+    yield _gauge("local_segment_queued_bytes", text, segments.queued_bytes)
+    text = "Writes to local segments that the disk refused"
+    yield _counter("local_segment_write_failures", text, counters.failures)
+    text = "Local segments that were deleted, by reason"
+    yield _counters("local_segment_discards", text, "reason", counters.discarded)
 
 
 _OF_TASKS: Final = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 from uuid import UUID
@@ -45,6 +46,9 @@ from diskless.cluster import Cluster
 from diskless.compaction.child import ChildWorker
 from diskless.compaction.service import Rewriting, RewritingSettings
 from diskless.fetch.commit_notifications import CommitNotifications
+from diskless.fetch.local_segments.cache import LocalSegments, LocalSegmentsSettings
+from diskless.fetch.local_segments.filler import SegmentFiller
+from diskless.fetch.local_segments.format import TopicPartition
 from diskless.fetch.object_cache import CacheSettings, ObjectCache
 from diskless.fetch.read_ahead import ReadAheadSettings
 from diskless.fetch.service import FetchService
@@ -67,6 +71,7 @@ from diskless.transactions.proofs import TransactionProofs
 from raft.net import ServerConnection
 from raft.net.handlers import Served
 from records import native_batch
+from records.rpc.batch_coordinator import CommitBatchesResponse
 
 PRODUCE: Final = 0
 
@@ -119,6 +124,7 @@ class Services:
         self.cache = ObjectCache(
             store, CacheSettings(max_bytes=values["esker.fetch.cache.max.bytes"])
         )
+        self.segments = self._make_segments()
         self.in_flight = InFlight(values["esker.append.max.in.flight.bytes"])
         self.writers = self._make_writers(on_fenced, received_at)
         cluster.on_image(self._change_settings)
@@ -140,7 +146,9 @@ class Services:
                     values["esker.fetch.cache.max.bytes"] // 2,
                 )
             ),
+            segments=self.segments,
         )
+        self.filler = self._make_filler()
         self.throttling = Throttling(
             cluster,
             Windows(values["quota.window.num"], values["quota.window.size.seconds"] * 1_000),
@@ -178,6 +186,52 @@ class Services:
         self._shared = self._handlers(own)
         self.large: Collection[int] = {PRODUCE, *self.groups.handlers}
 
+    def _make_segments(self) -> LocalSegments | None:
+        """Return the local segments of this broker, or None without a directory for them."""
+        values = self._values
+        if not values["esker.cache.dir"]:
+            return None
+        names = ("log.dir", "metadata.log.dir", "esker.storage.directory.path")
+        others = [(name, values[name]) for name in names if values[name]]
+        others += [("log.dirs", directory) for directory in values["log.dirs"]]
+        return LocalSegments(
+            LocalSegmentsSettings(
+                directory=Path(values["esker.cache.dir"]),
+                cluster_id=self._cluster.cluster_id,
+                node_id=self._cluster.broker_id,
+                max_bytes=values["esker.cache.max.bytes"],
+                fill_bytes_per_second=values["esker.cache.fill.max.bytes.per.second"],
+                others=tuple((name, Path(path)) for name, path in others),
+            ),
+            wall_ms=self._wall_ms,
+        )
+
+    def _make_filler(self) -> SegmentFiller | None:
+        if self.segments is None:
+            return None
+        deadline_ms = self._values["esker.delete.physical.max.ms"]
+        return SegmentFiller(
+            self._cluster,
+            self.segments,
+            cache=self.cache,
+            look_up=self.fetch.runs_of,
+            epochs=self.fetch.epochs_to_stamp,
+            stale_s=float("inf") if deadline_ms < 0 else deadline_ms / 4_000,
+        )
+
+    def _on_committed(self, response: CommitBatchesResponse) -> None:
+        """Have the written batches kept in local segments."""
+        if self.filler is None:
+            return
+        for topic in response.topics:
+            for partition in topic.partitions:
+                offsets = [
+                    row.assigned_base_offset for row in partition.results if not row.error_code
+                ]
+                if offsets:
+                    written = TopicPartition(topic.topic_id, partition.partition_index)
+                    self.filler.note_written(written, min(offsets))
+
     def _make_writers(
         self, on_fenced: Callable[[], None], received_at: Callable[[], float]
     ) -> Writers:
@@ -189,6 +243,7 @@ class Services:
             random=self._random,
             on_fenced=on_fenced,
             on_written=self.cache.add,
+            on_committed=self._on_committed,
             received_at=received_at,
             is_living=lambda: self.lineage.is_proved,
         )
@@ -246,6 +301,7 @@ class Services:
             topics=TopicCollector(
                 self._cluster, self.traffic, self._values["esker.metrics.max.series"]
             ),
+            segments=self.segments,
         )
 
     def _handlers(self, own: Sequence[OwnSetting]) -> Mapping[int, Served]:
@@ -287,9 +343,19 @@ class Services:
         self.spreading.forget(connection)
         self.throttling.muting.connection_closed(connection)
 
+    async def begin_segments(self) -> None:
+        """Claim the directory of local segments and find what is in it.
+
+        Raises:  CacheDirectoryError if an operator must decide about the directory.
+        """
+        if self.segments is not None:
+            await self.segments.begin()
+
     def start(self) -> None:
         """Start the background tasks of a registered broker."""
         self._cleans = True
+        if self.filler is not None:
+            self.filler.start()
         self.lineage.start()
         self.cleaner.start()
         self.rewriting.start()
@@ -325,5 +391,9 @@ class Services:
         await self.clusters.close()
         await self.producers.close()
         await self.fetch.close()
+        if self.filler is not None:
+            await self.filler.close()
+        if self.segments is not None:
+            await self.segments.close()
         await self.cache.close()
         await self._store.close()

@@ -71,6 +71,7 @@ COMMANDS: Final = {
     "dump-log": Listed(
         INSPECT, "Print the contents of log files: batches, records, index entries, election state."
     ),
+    "cache": Listed(INSPECT, "Describe a broker's local segments: batches on its own disk."),
     "compaction": Listed(INSPECT, "Describe the unfinished merging and compaction of topics."),
     "diskless": Listed(INSPECT, "Describe diskless topics and the objects that store them."),
     "snapshot": Listed(

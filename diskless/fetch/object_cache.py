@@ -130,6 +130,10 @@ class ObjectCache:
             cached.complete(memoryview(data).toreadonly())
             self._keep(cached, len(data))
 
+    def has(self, key: str, byte_range: ByteRange) -> bool:
+        """Return whether a read of this range now causes no request to the store."""
+        return self._find(key, byte_range.offset, byte_range.offset + byte_range.size) is not None
+
     def forget(self, key: str) -> None:
         """Drop all cached ranges of an object that was deleted or has damaged bytes."""
         for cached in list(self._ranges.get(key, ())):

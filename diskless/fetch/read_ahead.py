@@ -87,12 +87,22 @@ class _Stream:
 class ReadAhead:
     """Reads ahead for the consumers of one broker. Belongs to the event loop."""
 
-    def __init__(self, cache: ObjectCache, settings: ReadAheadSettings) -> None:
-        """Prepare to read runs of batches ahead into this cache."""
+    def __init__(
+        self,
+        cache: ObjectCache,
+        settings: ReadAheadSettings,
+        *,
+        is_local: Callable[[tuple[UUID, int], Run], bool] = lambda *_: False,
+    ) -> None:
+        """Prepare to read runs of batches ahead into this cache.
+
+        Args:  is_local: whether a partition's run is on this broker's disk, and needs no reading.
+        """
         self.counters = ReadAheadCounters()
         self.pending_bytes = 0  # read ahead, not reached yet
         self._cache = cache
         self._settings = settings
+        self._is_local = is_local
         self._streams: OrderedDict[_Stream, tuple[UUID, int]] = OrderedDict()  # longest idle first
         self._by_partition: dict[tuple[UUID, int], list[_Stream]] = {}
         self._sequential = 0  # streams
@@ -201,7 +211,8 @@ class ReadAhead:
             runs = await look_up(stream.next_offset, room)
         finally:
             stream.is_refilling = False
-        if stream not in self._streams:
+        partition = self._streams.get(stream)
+        if partition is None:
             return
         for run in (found for found in runs if not found.is_marker):
             is_full = self.pending_bytes + run.size_bytes > self._settings.max_bytes
@@ -212,7 +223,8 @@ class ReadAhead:
             self.pending_bytes += run.size_bytes
             self.counters.runs += 1
             self.counters.bytes += run.size_bytes
-            self._start(self._read(run))
+            if not self._is_local(partition, run):
+                self._start(self._read(run))
 
     async def _read(self, run: Run) -> None:
         async with self._reads:

@@ -24,7 +24,7 @@ import contextlib
 import logging
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -140,6 +140,15 @@ class _RunSlice(NamedTuple):
         return self.layout.end_bytes[self.end - 1] - self.begin_byte
 
 
+class FinalBatches(NamedTuple):
+    """Consecutive batches of one run as a consumer gets them."""
+
+    run: Run
+    first_offset: int  # behind the batch before them, or the run's base offset
+    ends: Sequence[tuple[int, int]]  # of each batch: end offset, and end in `data`
+    data: memoryview
+
+
 async def read_runs(
     cache: ObjectCache,
     runs: Sequence[Run],
@@ -147,12 +156,17 @@ async def read_runs(
     from_offset: int,
     max_bytes: int,
     epochs: LeaderEpochs | None = None,
+    is_first: bool = True,
+    on_read: Callable[[Sequence[FinalBatches]], None] | None = None,
 ) -> memoryview:
     """Read whole batches, beginning with the batch that contains `from_offset`, for a consumer.
 
     Args:    runs: consecutive, the first holding `from_offset`.
              max_bytes: of the answer; the first batch is whole, however large (KIP-74).
              epochs: the partition's leader epochs; None: all batches have epoch 0.
+             is_first: whether there are no batches before these in the answer; if there are, the
+                 first one must fit, too.
+             on_read: gets what was read.
     Raises:  DamagedRunError and StorageError, if not even the first run can be read.
     """
     reads = [asyncio.ensure_future(_read(cache, run)) for run in runs]
@@ -175,7 +189,7 @@ async def read_runs(
                 break
             run_slice = _RunSlice(run, data, layout, first, first)
             end = bisect_right(layout.end_bytes, run_slice.begin_byte + left_bytes, first)
-            if not slices:
+            if is_first and not slices:
                 end = max(end, first + 1)
             end = min(end, sound)
             run_slice = run_slice._replace(end=end)
@@ -191,7 +205,10 @@ async def read_runs(
     answer = _stamp_all(slices)
     if epochs is not None:
         _stamp_epochs(answer, epochs)
-    return memoryview(answer).toreadonly()
+    data = memoryview(answer).toreadonly()
+    if on_read is not None:
+        on_read(_final_batches(slices, data))
+    return data
 
 
 async def read_run(cache: ObjectCache, run: Run) -> memoryview:
@@ -308,6 +325,28 @@ def _salvage(run: Run, data: memoryview, reason: str) -> _Layout:
         end_offsets.append(expected)
         end_bytes.append(len(data))
     return _Layout(end_offsets, end_bytes, tuple(damaged), reason)
+
+
+def _final_batches(slices: Sequence[_RunSlice], data: memoryview) -> list[FinalBatches]:
+    """Return which batches of which runs are where in the stamped bytes of these slices."""
+    found, position = [], 0
+    for run_slice in slices:
+        run, layout, first = run_slice.run, run_slice.layout, run_slice.first
+        base_offset, begin = run.base_offset, run_slice.begin_byte
+        chosen = range(first, run_slice.end)
+        found.append(
+            FinalBatches(
+                run,
+                base_offset + (layout.end_offsets[first - 1] if first else 0),
+                [
+                    (base_offset + layout.end_offsets[i], layout.end_bytes[i] - begin)
+                    for i in chosen
+                ],
+                data[position : position + run_slice.size_bytes],
+            )
+        )
+        position += run_slice.size_bytes
+    return found
 
 
 def _stamp_epochs(batches: bytearray, epochs: LeaderEpochs) -> None:

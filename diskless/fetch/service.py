@@ -26,6 +26,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -35,9 +36,11 @@ from coordinator.controller.placement import PlacedBroker, is_known, unfenced_br
 from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import CommitNotifications
+from diskless.fetch.local_segments.cache import LocalSegments
+from diskless.fetch.local_segments.format import TopicPartition
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.read_ahead import ReadAhead, ReadAheadSettings
-from diskless.fetch.runs_reader import DamagedRunError, Run, read_runs, run_of
+from diskless.fetch.runs_reader import DamagedRunError, FinalBatches, Run, read_runs, run_of
 from diskless.fetch.staleness import Staleness
 from diskless.loop_turns import Pace
 from diskless.placement import Redirects
@@ -126,13 +129,18 @@ class FetchService:
         staleness: Staleness,
         read_ahead: ReadAheadSettings | None = None,
         traffic: Traffic | None = None,
+        segments: LocalSegments | None = None,
     ) -> None:
         """Create the service that answers Fetch requests for this cluster.
 
         Args:  news: notified whenever a replica or the image has changed.
                traffic: counts the bytes sent of each topic.
+               segments: batches on this broker's disk; None: all bytes come from the store.
         """
-        self.read_ahead = ReadAhead(cache, read_ahead or ReadAheadSettings())
+        self.read_ahead = ReadAhead(
+            cache, read_ahead or ReadAheadSettings(), is_local=self._is_local
+        )
+        self._segments = segments
         self.counters = FetchCounters()
         self.reading_bytes = 0  # of answers being made
         self._cluster = cluster
@@ -414,13 +422,7 @@ class FetchService:
         records: bytes | memoryview = b""
         self._note_read(asked.fetch_offset, answer)
         try:
-            records = await read_runs(
-                self._cache,
-                answer.runs,
-                from_offset=asked.fetch_offset,
-                max_bytes=answer.max_bytes,
-                epochs=self._epochs_to_stamp(answer),
-            )
+            records = await self._read_bytes(asked.fetch_offset, answer)
         except DamagedRunError as damage:
             self.counters.damaged_runs += 1
             log.error("action=fetch error=%r", str(damage))
@@ -439,16 +441,104 @@ class FetchService:
             answer = answer._replace(error=ErrorCode.KAFKA_STORAGE_ERROR)
         return self._response(asked, answer, records)
 
-    def _epochs_to_stamp(self, answer: _PartitionResult) -> LeaderEpochs | None:
+    async def _read_bytes(self, from_offset: int, answer: _PartitionResult) -> bytes | memoryview:
+        """Read a partition's batches: from local segments where they are, else from the store.
+
+        Raises:  DamagedRunError and StorageError, if not even the first run can be read.
+        """
+        asked, segments = answer.asked, self._segments
+        assert asked is not None, f"runs of nothing: {answer}"
+        partition = TopicPartition(asked.topic_id, asked.partition)
+        if segments is None:
+            return await self._read_stored(partition, answer.runs, from_offset, answer.max_bytes)
+        parts: list[memoryview] = []
+        runs, offset, left = answer.runs, from_offset, answer.max_bytes
+        is_tail = runs[-1].last_offset + 1 >= _end_of(answer)
+
+        def keep(found: Sequence[FinalBatches]) -> None:
+            nonlocal offset
+            segments.fill(partition, found, is_tail=is_tail)
+            if found:
+                offset = found[-1].ends[-1][0]
+
+        while runs and (left > 0 or not parts):
+            local = await segments.read(
+                partition, runs, from_offset=offset, max_bytes=left, is_first=not parts
+            )
+            if local.data:
+                parts.append(local.data)
+                offset, left = local.next_offset, left - len(local.data)
+            if not local.is_missing:
+                break
+            runs = tuple(run for run in runs if run.last_offset >= offset)
+            missing = [
+                *runs[:1],
+                *takewhile(lambda run: not self._is_local(partition, run), runs[1:]),
+            ]
+            try:
+                stored = await self._read_stored(
+                    partition, missing, offset, left, is_first=not parts, on_read=keep
+                )
+            except (DamagedRunError, StorageError) as error:
+                if not parts:
+                    raise
+                log.warning("action=fetch error=%r", str(error))
+                break
+            segments.counters.missed_bytes += len(stored)
+            parts.append(stored)
+            left -= len(stored)
+            runs = runs[len(missing) :] if offset > missing[-1].last_offset else ()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _read_stored(
+        self,
+        partition: TopicPartition,
+        runs: Sequence[Run],
+        from_offset: int,
+        max_bytes: int,
+        *,
+        is_first: bool = True,
+        on_read: Callable[[Sequence[FinalBatches]], None] | None = None,
+    ) -> memoryview:
+        """Read batches from the memory cache or the store, as `read_runs` does."""
+        return await read_runs(
+            self._cache,
+            runs,
+            from_offset=from_offset,
+            max_bytes=max_bytes,
+            epochs=self.epochs_to_stamp(partition),
+            is_first=is_first,
+            on_read=on_read,
+        )
+
+    def _is_local(self, partition: tuple[UUID, int], run: Run) -> bool:
+        segments = self._segments
+        return segments is not None and segments.holds(TopicPartition(*partition), run)
+
+    def epochs_to_stamp(self, partition: TopicPartition) -> LeaderEpochs | None:
         """Return the leader epochs of fetched batches; None in a cluster that was never restored.
 
         There stored batches have the right epoch already.
         """
-        image, asked = self._cluster.image, answer.asked
-        if image.timeline is None or asked is None:
+        image = self._cluster.image
+        if image.timeline is None:
             return None
-        topic = image.topics.get(asked.topic_id)
-        return None if topic is None else image.leader_epochs(topic, asked.partition)
+        topic = image.topics.get(partition.topic_id)
+        return None if topic is None else image.leader_epochs(topic, partition.partition)
+
+    async def runs_of(
+        self, partition: TopicPartition, first_offset: int, max_bytes: int
+    ) -> Sequence[Run] | None:
+        """Return a partition's runs in this broker's replica; None if it cannot say."""
+        topic = self._cluster.image.topics.get(partition.topic_id)
+        if topic is None or partition.partition not in topic.partitions:
+            return None
+        coordinator = topic.coordinator(partition.partition)
+        asked = _RequestedPartition(
+            partition.topic_id, coordinator, partition.partition, first_offset, max_bytes
+        )
+        (found,) = await self._find(coordinator, [asked], max_bytes)
+        return None if found is None or found.error_code else tuple(map(run_of, found.batches))
 
     def _note_read(self, offset: int, answer: _PartitionResult) -> None:
         """Allow reading ahead of this response's batches if the consumer reads sequentially."""

@@ -174,6 +174,7 @@ class ObjectWriter:
         random: Random,
         on_fenced: Callable[[], None],
         on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
+        on_committed: Callable[[CommitBatchesResponse], None] = lambda _: None,
         is_living: Callable[[], bool] = lambda: True,
         counters: WriterCounters | None = None,
         closing: BufferClosing | None = None,
@@ -183,6 +184,7 @@ class ObjectWriter:
 
         Args:    on_fenced: called when the coordinator knows a newer epoch of this broker.
                  on_written: called with key and bytes of each object that was committed.
+                 on_committed: called with the offsets of its batches, afterwards.
                  is_living: whether committed records may be acknowledged (`diskless.lineage`).
                  counters: shared with other writers.
                  closing: closes the buffer before the interval is over; None: nothing does.
@@ -198,6 +200,7 @@ class ObjectWriter:
         self._random = random
         self._on_fenced = on_fenced
         self._on_written = on_written
+        self._on_committed = on_committed
         self._is_living = is_living
         self._closing = closing
         self._wall_ms = wall_ms
@@ -512,6 +515,7 @@ class ObjectWriter:
             self.counters.object_bytes += written.request.object_size
             self.counters.batches += written.closed.batch_count
             self._on_written(written.key, written.data)
+            self._on_committed(response)
             written.closed.settle_each(
                 [
                     AppendResult(

@@ -31,6 +31,7 @@ from diskless.produce.object_writer import (
 )
 from diskless.stores import ObjectStorage
 from records.object_keys import ObjectKeys
+from records.rpc.batch_coordinator import CommitBatchesResponse
 
 log = logging.getLogger("diskless.produce.service")
 
@@ -60,6 +61,7 @@ class Writers:
         random: Random,
         on_fenced: Callable[[], None],
         on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
+        on_committed: Callable[[CommitBatchesResponse], None] = lambda _: None,
         received_at: Callable[[], float] = lambda: 0.0,
         is_living: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -68,7 +70,7 @@ class Writers:
         Args:    key_prefix: esker.object.key.prefix.
                  on_fenced: called once an epoch, when a coordinator knows a newer one: this broker
                      must register again, and then `begin`.
-                 on_written: called with key and bytes of each object that was committed.
+                 on_written, on_committed: as for `ObjectWriter`.
                  received_at: as for `BufferClosing`.
                  is_living: whether records may be acknowledged (`diskless.lineage`).
         """
@@ -80,6 +82,7 @@ class Writers:
         self._random = random
         self._on_fenced = on_fenced
         self._on_written = on_written
+        self._on_committed = on_committed
         self._is_living = is_living
         self._epoch: int | None = None
         self._writers: dict[int, ObjectWriter] = {}  # by coordinator partition
@@ -157,6 +160,7 @@ class Writers:
             random=self._random,
             on_fenced=lambda: self._on_epoch_fenced(epoch),
             on_written=self._on_written,
+            on_committed=self._on_committed,
             is_living=self._is_living,
             counters=self.counters,
             closing=self.closing,

@@ -70,4 +70,23 @@ SETTINGS: Final = (
         "Bytes that a broker reads from the store before its sequential consumers ask for them, in "
         "all, and at most half of esker.fetch.cache.max.bytes; 0: none.",
     ),
+    Setting(
+        "esker.cache.dir",
+        str,
+        "",
+        "Directory of this broker's own for local segments: batches that it wrote or that its "
+        "consumers read. It may be lost at any time. Default: none, nothing is kept on the disk.",
+    ),
+    Setting(
+        "esker.cache.max.bytes",
+        integer(64 * MEBIBYTE, 2**50),
+        10 * 1024 * MEBIBYTE,
+        "Bytes of local segments; past it the longest unused ones are deleted.",
+    ),
+    Setting(
+        "esker.cache.fill.max.bytes.per.second",
+        integer(1024, 2**40),
+        64 * MEBIBYTE,
+        "Maximum bytes a second that a broker writes to local segments.",
+    ),
 )

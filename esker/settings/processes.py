@@ -35,6 +35,7 @@ from esker.settings.values import (
     words,
 )
 
+CACHE_DIR: Final = "esker.cache.dir"
 PROCESSES: Final = "esker.broker.processes"
 IDS: Final = "esker.broker.ids"
 METRICS: Final = "esker.metrics.listener"
@@ -46,6 +47,8 @@ DIVIDED: Final = {
     "esker.append.max.in.flight.bytes": MEBIBYTE,
     "esker.fetch.cache.max.bytes": 0,
     "esker.fetch.read.ahead.max.bytes": 0,
+    "esker.cache.max.bytes": 64 * MEBIBYTE,
+    "esker.cache.fill.max.bytes.per.second": 1024,
     "esker.append.objects.per.second": 1,
     "esker.append.runs.per.second": 1,
 }
@@ -275,11 +278,13 @@ def _child(
     metrics: Endpoint | None,
 ) -> dict[str, str]:
     of_the_file = (PROCESSES, IDS, "metadata.log.dir", "log.dir")
+    cache_dir = properties.get(CACHE_DIR, "").strip()
     return {
         **{key: text for key, text in properties.items() if key not in of_the_file},
         "node.id": str(node_id),
         "listeners": ",".join(f"{name}://{place}" for name, place in binds.items()),
         ADVERTISED: ",".join(f"{name}://{place}" for name, place in advertised.items()),
         "log.dirs": str(log_dir),
+        **({CACHE_DIR: str(Path(cache_dir) / str(node_id))} if cache_dir else {}),
         **({METRICS: CHILD_METRICS} if metrics is not None else {}),
     }

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 from uuid import UUID
 
 from diskless.apis.records import RecordApis
 from diskless.fetch.commit_notifications import CommitNotifications
+from diskless.fetch.local_segments.cache import LocalSegments, LocalSegmentsSettings
+from diskless.fetch.local_segments.filler import SegmentFiller
+from diskless.fetch.local_segments.format import TopicPartition
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.service import FetchService
 from diskless.fetch.staleness import Staleness
@@ -33,11 +37,13 @@ from diskless.traffic import Traffic
 from diskless.transactions.proofs import TransactionProofs
 from records.batch import TRANSACTIONAL, iter_batches, iter_records
 from records.batch_writer import build_batch
+from records.rpc.batch_coordinator import CommitBatchesResponse
 from records.rpc.fetch import FetchRequest, FetchResponse
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from records.types import ZERO_UUID
 from tests.diskless.calling import Caller, call
 from tests.diskless.cluster_world import ClusterWorld
+from tests.doubles.inline_executor import InlineExecutor
 
 DELETE_DELAY_MS: Final = 60_000
 _asked = FetchRequest.FetchTopic
@@ -114,6 +120,7 @@ class RecordsBroker:
             random=random,
             on_fenced=self._on_fenced,
             on_written=self.cache.add,
+            on_committed=self._on_committed,
         )
         self.staleness = Staleness(
             self.cluster.replica_age_ms, file_delete_delay_ms=DELETE_DELAY_MS
@@ -134,6 +141,8 @@ class RecordsBroker:
             staleness=self.staleness,
             traffic=self.traffic,
         )
+        self.segments: LocalSegments | None = None
+        self.filler: SegmentFiller | None = None
         self.apis = RecordApis(self.produce_service, self.fetch_service)
         self.handlers = self.apis.handlers()
         self.cleaner = Cleaner(
@@ -150,8 +159,43 @@ class RecordsBroker:
     def _on_fenced(self) -> None:
         self.fenced += 1
 
+    async def begin_segments(self, directory: Path, **settings: Any) -> LocalSegments:
+        """Serve from local segments in a directory, as a broker that starts does."""
+        found = self.segments = LocalSegments(
+            LocalSegmentsSettings(directory, "c-1", self.cluster.broker_id, **settings),
+            wall_ms=self.world.wall_ms,
+            executor=InlineExecutor(),
+        )
+        await found.begin()
+        self.fetch_service._segments = found
+        self.filler = SegmentFiller(
+            self.cluster,
+            found,
+            cache=self.cache,
+            look_up=self.fetch_service.runs_of,
+            epochs=self.fetch_service.epochs_to_stamp,
+            stale_s=3_600.0,
+        )
+        self.filler.start()
+        return found
+
+    async def end_segments(self) -> None:
+        """Stop to serve from local segments; the directory stays."""
+        if self.segments is not None and self.filler is not None:
+            await self.filler.close()
+            await self.segments.close()
+            self.segments = self.filler = self.fetch_service._segments = None
+
+    def _on_committed(self, response: CommitBatchesResponse) -> None:
+        if self.filler is not None:
+            for topic in response.topics:
+                for found in topic.partitions:
+                    partition = TopicPartition(topic.topic_id, found.partition_index)
+                    self.filler.note_written(partition, found.results[0].assigned_base_offset)
+
     async def end(self, timeout_s: float = 600.0) -> None:
         """Close the writers, the cleaner and the cache, as a stopping broker does."""
+        await self.end_segments()
         await self.writers.close(timeout_s)
         await self.cleaner.close()
         await self.fetch_service.close()

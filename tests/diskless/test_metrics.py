@@ -9,6 +9,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 
 from diskless.compaction.service import RewritingCounters
+from diskless.fetch.local_segments.cache import LocalSegments, LocalSegmentsSettings
 from diskless.metrics import BrokerCollector
 from diskless.quotas.rates import Windows
 from diskless.quotas.throttling import Throttling
@@ -44,6 +45,9 @@ def collector(broker: RecordsBroker) -> BrokerCollector:
         throttling=Throttling(broker.cluster, Windows(), idle_ms=lambda: 600_000),
         unknown_racks=lambda: {"nowhere": 3},
         topics=TopicCollector(broker.cluster, broker.traffic, max_series=1_000),
+        segments=LocalSegments(
+            LocalSegmentsSettings(Path("never-begun"), "c-1", 1), wall_ms=broker.world.wall_ms
+        ),
     )
 
 

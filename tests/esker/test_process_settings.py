@@ -90,6 +90,14 @@ def test_memory_and_budgets_of_the_file_are_divided_by_its_processes() -> None:
     assert {one.values["esker.append.objects.per.second"] for one in of_s3} == {2}
 
 
+def test_each_process_has_a_directory_of_its_own_for_local_segments_and_none_without_one() -> None:
+    found = parse_host({**FOUR, "esker.cache.dir": "/cache"}).brokers
+    assert [one.values["esker.cache.dir"] for one in found] == [
+        f"/cache/{node_id}" for node_id in (101, 102, 103, 107)
+    ]
+    assert {one.values["esker.cache.dir"] for one in parse_host(FOUR).brokers} == {""}
+
+
 def test_a_small_budget_leaves_each_process_something_and_zero_stays_zero() -> None:
     small = {"esker.append.objects.per.second": "2", "esker.append.runs.per.second": "0"}
     for broker in parse_host({**FOUR, **small}).brokers:

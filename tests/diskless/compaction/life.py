@@ -32,6 +32,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -125,8 +126,10 @@ class Model:
 class Life:
     """A life drawn from a seed. `run` on a new virtual loop raises AssertionError at a mistake."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, segments: Path | None = None) -> None:
+        """Draw a life; the broker has local segments in this directory, if there is one."""
         self.random = Random(seed)
+        self._segments = segments
         self.seen: Counter[str] = Counter()
         self.note = f"reproduce: Life({seed}), tests/diskless/compaction/test_life.py"
         self._skew_ms = 0
@@ -154,6 +157,8 @@ class Life:
                 await cluster.create("a", configs=CONFIGS | times)
                 await cluster.create("o", configs=CONFIGS | {"cleanup.policy": "delete"})
                 self.world = World(cluster, **settings)
+                if self._segments is not None:
+                    await self.world.broker.begin_segments(self._segments)
                 self.world.rewriting._wall_ms = self._wall_ms
                 process = InProcess(self.world.broker)
                 self._second = Rewriting(
@@ -172,6 +177,8 @@ class Life:
                 for _ in range(STEPS):
                     await self._step()
                 await self._finish()
+                if self._segments is not None:
+                    await self._end_segments()
                 await self.world.broker.end()
                 await self._transactions.producers.close()
         except BaseException as error:
@@ -327,6 +334,16 @@ class Life:
         leader.state = InMemoryState.load(map(bytes, values), leader.state.applied_offset)
         assert list(map(bytes, leader.state.checkpoint())) == list(map(bytes, values))
         self.seen["restarts"] += 1
+        if self._segments is not None:
+            await self._end_segments()
+            await self.world.broker.begin_segments(self._segments)
+
+    async def _end_segments(self) -> None:
+        """Stop to serve from local segments, and note what they did."""
+        counters = self.world.broker.segments.counters
+        self.seen["local reads"] += counters.hits
+        self.seen["stale segments"] += counters.discarded["stale"]
+        await self.world.broker.end_segments()
 
     async def _read(self) -> None:
         model = self.random.choice(self.models)

@@ -1,0 +1,1 @@
+"""Tests of local segments. See docs/design/local-segments.md."""

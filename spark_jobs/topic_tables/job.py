@@ -31,6 +31,7 @@ from spark_jobs.topic_tables.iceberg_table import (
 from spark_jobs.topic_tables.progress import BACKFILL, RUN, Progress, ProgressError
 from spark_jobs.topic_tables.rows import DEAD_LETTER_COLUMNS, KAFKA_COLUMNS, READ_COLUMNS
 from spark_jobs.topic_tables.schemas import Values
+from spark_jobs.topic_tables.value_types import SchemaError
 from spark_jobs.topic_tables.writing import Output, WriteTask, Written, write_task
 from spark_jobs.topics.coordinates import (
     Bounds,
@@ -65,7 +66,14 @@ class JobError(Exception):
 def is_lasting(error: Exception) -> bool:
     """Return whether another attempt would fail in the same way, until somebody does something."""
     return isinstance(
-        error, JobError | TableError | ProgressError | LostOffsetsError | ValueError | TypeError
+        error,
+        JobError
+        | TableError
+        | ProgressError
+        | SchemaError
+        | LostOffsetsError
+        | ValueError
+        | TypeError,
     )
 
 
@@ -263,11 +271,12 @@ class TopicJob:
             failures = [one.failure for one in written if one.failure is not None]
             if failures:
                 raise CoordinatesError(f"{self.topic}: {failures[0]}")
-            unknown = frozenset[int]().union(*(one.unknown_schemas for one in written))
+            unknown = [one.unknown for one in written if one.unknown is not None]
             if not unknown:
                 return written
             self._discard(written)
-            self._set_type(self.values.learn(unknown))
+            for one in unknown:
+                self._set_type(self.values.learn(one))
         raise JobError(f"{self.topic}: a batch has schemas without end")
 
     def _task(self, pieces: tuple[Any, ...]) -> WriteTask:

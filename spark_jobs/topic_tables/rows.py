@@ -38,12 +38,21 @@ DEAD_LETTER_SCHEMA: Final = pa.schema(
 )
 
 
-class UnknownSchemasError(Exception):
-    """Values name schemas that the task does not have; the driver looks them up."""
+class Unknown(NamedTuple):
+    """What a task met and did not know."""
 
-    def __init__(self, ids: frozenset[int]) -> None:
-        super().__init__(f"schemas {sorted(ids)}")
-        self.ids = ids
+    ids: frozenset[int] = frozenset()  # of schemas
+    inferred: pa.DataType | None = None  # the type of values that have no schema
+    messages: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
+    """Id and message of Protobuf schemas whose types the table's column does not have yet."""
+
+
+class UnknownSchemasError(Exception):
+    """Values are of schemas that the task does not have; the driver looks them up."""
+
+    def __init__(self, unknown: Unknown) -> None:
+        super().__init__(unknown)
+        self.unknown = unknown
 
 
 class DecodedValues(NamedTuple):

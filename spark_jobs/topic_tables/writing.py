@@ -23,6 +23,7 @@ from diskless.stores.interface import StorageError
 from spark_jobs.topic_tables.iceberg_table import DataFile, PartitionBy
 from spark_jobs.topic_tables.rows import (
     DEAD_LETTER_SCHEMA,
+    Unknown,
     UnknownSchemasError,
     ValueFormat,
     decode_rows,
@@ -75,7 +76,7 @@ class Written(NamedTuple):
     bad: int = 0
     first_bad: str | None = None  # where the first bad record is, and why it is bad
     newest_ms: int | None = None
-    unknown_schemas: frozenset[int] = frozenset()
+    unknown: Unknown | None = None
     failure: str | None = None
 
 
@@ -84,7 +85,7 @@ def write_task(task: WriteTask) -> Written:
     try:
         return _write(task)
     except UnknownSchemasError as error:
-        return Written(unknown_schemas=error.ids)
+        return Written(unknown=error.unknown)
     except (CoordinatesError, DamagedRunError, StorageError) as error:
         return Written(failure=str(error))
 

@@ -85,6 +85,28 @@ def test_the_tables_commands_write_and_describe_a_table(world: TopicsWorld, tmp_
     assert "missing" in CliRunner().invoke(app, words_of).output
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--format", "avro"], "--format avro needs --schema-file"),
+        (["--format", "protobuf", "--schema-file", "x"], "--format protobuf needs --message"),
+        (["--format", "confluent"], "--format confluent needs --schemas"),
+        (["--schema-file", "x"], "--schema-file has no meaning with --format raw"),
+        (["--format", "json", "--schemas", "x"], "--schemas has no meaning with --format json"),
+        (["--format", "json", "--schema-file", "missing"], "missing: No such file"),
+        (["--format", "confluent", "--schemas", "missing"], "missing is neither a directory nor"),
+        (["--format", "json", "--schema-file", "/dev/null"], "not a JSON Schema"),
+    ],
+)
+def test_formats_and_schemas_that_do_not_fit_are_usage_errors(
+    options: list[str], reason: str
+) -> None:
+    words = ["tables", "run", "t", "--store", "s", "--warehouse", "w", *options]
+    done = CliRunner().invoke(app, words)
+    text = " ".join(done.output.replace("│", " ").split())
+    assert (done.exit_code, reason in text) == (2, True), text
+
+
 def test_metrics_count_rows_and_show_the_lag() -> None:
     registry = CollectorRegistry()
     metrics = TablesMetrics(registry)

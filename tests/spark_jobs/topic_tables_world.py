@@ -14,7 +14,7 @@ from spark_jobs.topic_tables import job as job_module
 from spark_jobs.topic_tables.catalogs import open_catalog
 from spark_jobs.topic_tables.job import JobSettings, TopicJob
 from spark_jobs.topic_tables.schemas import RawValues, Values
-from spark_jobs.topics.coordinates import Bounds, Found, FoundRun, TopicPartition, Wanted
+from spark_jobs.topics.coordinates import Bounds, Found, FoundRun, Runs, TopicPartition, Wanted
 
 NOW_MS = 1_700_000_000_000
 TOPIC = "orders"
@@ -68,7 +68,7 @@ class MemoryTopic:
                 one.partition,
                 one.first_offset,
                 one.end_offset,
-                tuple(
+                Runs.of(
                     run
                     for run in self.runs[one.partition.partition]
                     if run.end_offset > one.first_offset and run.base_offset < one.end_offset

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from esker.commands.spark.tables_metrics import TablesMetrics
     from spark_jobs.topic_tables.job import JobSettings, Step, TopicJob
+    from spark_jobs.topic_tables.schemas import Values
 
 app = CommandGroup(
     "Keep topics as Iceberg tables, each record once.",
@@ -63,6 +64,24 @@ class PartitionBy(StrEnum):
     DAY = "day"
     HOUR = "hour"
     NONE = "none"
+
+
+class ValueFormat(StrEnum):
+    """How values are encoded."""
+
+    RAW = "raw"
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+    CONFLUENT = "confluent"
+
+
+class OnBadRecord(StrEnum):
+    """What happens to a record whose value cannot be decoded."""
+
+    DEAD_LETTER = "dead-letter"
+    FAIL = "fail"
+    SKIP = "skip"
 
 
 class Starting(StrEnum):
@@ -142,6 +161,48 @@ StartingOption = Annotated[
         "it is; default: earliest."
     ),
 ]
+FormatOption = Annotated[
+    ValueFormat,
+    typer.Option(
+        "--format",
+        help="Encoding of the values: raw, json, avro, protobuf, or confluent (each names its "
+        "schema); default: raw.",
+    ),
+]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--schema-file",
+        metavar="FILE",
+        help="Schema of the values: an Avro schema, a JSON Schema, or a descriptor set that protoc "
+        "wrote; default: JSON is inferred from the first batch.",
+    ),
+]
+MessageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--message",
+        metavar="NAME",
+        help="Full name of the Protobuf message that values are; needed with --format protobuf.",
+    ),
+]
+Schemas = Annotated[
+    str | None,
+    typer.Option(
+        "--schemas",
+        metavar="DIR|URL",
+        help="Schemas by id, with --format confluent: the URL of a schema registry, or a directory "
+        "of files such as 7.avsc, 7.json, 7.desc.",
+    ),
+]
+OnBadRecordOption = Annotated[
+    OnBadRecord,
+    typer.Option(
+        "--on-bad-record",
+        help="What to do with a record whose value cannot be decoded: dead-letter (into the table "
+        "TOPIC_dead_letters), fail or skip; default: dead-letter.",
+    ),
+]
 SkipLost = Annotated[
     bool,
     typer.Option(
@@ -178,6 +239,11 @@ def run(
     catalog: CatalogUri = None,
     catalog_property: CatalogProperty = [],  # noqa: B006 (Typer's form)
     namespace: Namespace = NAMESPACE,
+    value_format: FormatOption = ValueFormat.RAW,
+    schema_file: SchemaFile = None,
+    message: MessageOption = None,
+    schemas: Schemas = None,
+    on_bad_record: OnBadRecordOption = OnBadRecord.DEAD_LETTER,
     once: Once = False,
     interval: Interval = 30.0,
     max_records: MaxRecords = 5_000_000,
@@ -198,12 +264,13 @@ def run(
     A run may be killed at any time; the next one goes on from the last commit. Of several runs on
     one table the last one works, and the others stop.
     """
+    make_values = _values(value_format, schema_file, message, schemas)
     at = target(None, bootstrap_server)
     _refuse_compacted(at, topics, timeout_ms)
     made = _settings(
         at, store, endpoint, region, namespace, timeout_ms,
         partition_by=partition_by.value, starting=starting.value, max_records=max_records,
-        skip_lost=skip_lost,
+        skip_lost=skip_lost, on_bad_record=on_bad_record.value,
     )  # fmt: skip
     opened = _open_catalog(warehouse, catalog, catalog_property)
     metrics = _serve_metrics(metrics_port)
@@ -212,9 +279,8 @@ def run(
         session = spark_session("tables", master, memory, spark_log, debug=debug)
     try:
         with session as spark:
-            failed = _Run(made, topics, opened, _engine(spark), metrics, as_json=as_json).loop(
-                None if once else interval
-            )
+            work = _Run(made, topics, opened, _engine(spark), make_values, metrics, as_json=as_json)
+            failed = work.loop(None if once else interval)
     except KeyboardInterrupt:
         stop("interrupted; run the same command to continue", INTERRUPTED)
     if failed:
@@ -265,6 +331,7 @@ class _Run:
         topics: Sequence[str],
         catalog: Catalog,
         engine: Any,
+        make_values: Callable[[], Values],
         metrics: TablesMetrics | None,
         *,
         as_json: bool,
@@ -272,6 +339,7 @@ class _Run:
         self._settings = settings
         self._catalog = catalog
         self._engine = engine
+        self._make_values = make_values
         self._started: dict[str, TopicJob | None] = dict.fromkeys(topics)
         self._metrics = metrics
         self._as_json = as_json
@@ -293,14 +361,16 @@ class _Run:
 
     def _step(self, topic: str, *, once: bool) -> bool:
         """Take a table on by a batch; return whether it is still behind."""
-        from spark_jobs.topic_tables.job import is_lasting
+        from spark_jobs.topic_tables.job import TopicJob, is_lasting
 
         if topic in self.failed:
             return False
         try:
             job = self._started[topic]
             if job is None:
-                job = _job(self._settings, topic, self._catalog, self._engine)
+                job = TopicJob(
+                    self._settings, topic, self._catalog, self._engine, self._make_values()
+                )
                 job.start()
                 self._started[topic] = job
             step = job.step()
@@ -418,11 +488,47 @@ def _serve_metrics(port: int | None) -> TablesMetrics | None:
         stop(f"--metrics-port {port}: {error.strerror}", ENVIRONMENT)
 
 
-def _job(settings: JobSettings, topic: str, catalog: Catalog, engine: Any) -> TopicJob:
-    from spark_jobs.topic_tables.job import TopicJob
-    from spark_jobs.topic_tables.schemas import RawValues
-
-    return TopicJob(settings, topic, catalog, engine, RawValues())
+def _values(
+    kind: ValueFormat, schema_file: Path | None, message: str | None, schemas: str | None
+) -> Callable[[], Values]:
+    """Return what makes the values of a topic; end the command if options contradict each other."""
+    needs_file = kind in (ValueFormat.AVRO, ValueFormat.PROTOBUF)
+    for given, wanted, option in (
+        (schema_file, needs_file, "--schema-file"),
+        (message, kind is ValueFormat.PROTOBUF, "--message"),
+        (schemas, kind is ValueFormat.CONFLUENT, "--schemas"),
+    ):
+        if given is None and wanted:
+            raise typer.BadParameter(f"--format {kind.value} needs {option}")
+        optional = option == "--schema-file" and kind is ValueFormat.JSON
+        if given is not None and not wanted and not optional:
+            raise typer.BadParameter(f"{option} has no meaning with --format {kind.value}")
+    try:
+        from spark_jobs.topic_tables import schemas as made
+        from spark_jobs.topic_tables.registry import avro_schema, json_schema, open_schemas
+        from spark_jobs.topic_tables.value_types import SchemaError
+    except ModuleNotFoundError as error:
+        stop_for_missing_package(error)
+    try:
+        data = b"" if schema_file is None else schema_file.read_bytes()
+        if kind is ValueFormat.RAW:
+            return made.RawValues
+        if kind is ValueFormat.CONFLUENT:
+            source = open_schemas(schemas or "")
+            return lambda: made.NamedValues(source)
+        if kind is ValueFormat.PROTOBUF:
+            fixed = made.protobuf_values(data, message or "")
+        elif kind is ValueFormat.AVRO:
+            fixed = made.avro_values(avro_schema(data.decode()))
+        elif schema_file is None:
+            return made.InferredValues
+        else:
+            fixed = made.json_values(json_schema(data.decode()))
+        return lambda: fixed
+    except OSError as error:
+        stop(f"{schema_file}: {error.strerror}", USAGE)
+    except (SchemaError, UnicodeDecodeError) as error:
+        stop(f"{schema_file or schemas}: {error}", USAGE)
 
 
 def _engine(spark: Any) -> Any:

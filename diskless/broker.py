@@ -39,6 +39,7 @@ from coordinator.controller.registration import (
     RegistrationRefusedError,
 )
 from diskless.apis.configs import OwnSetting
+from diskless.backup.cut import BackupLog
 from diskless.broker_metrics import member_metrics
 from diskless.cluster import Cluster
 from diskless.dispatch import Dispatcher
@@ -107,12 +108,14 @@ class Broker:
         random: Random,
         on_lost: Callable[[Exception], None],
         node_faults: Callable[[], Iterable[Degradation]] = tuple,
+        logs: Callable[[], Iterable[BackupLog]] = tuple,
     ) -> None:
         """Create the broker's services without starting any service.
 
         Args:    on_lost: called if the broker can never be a member of the cluster again.
                  node_faults: gives the faults of the node's disks, logs and clock, for which
                      clients should be sent to other brokers.
+                 logs: gives the open logs of the quorum on this node, for backups.
         """
         self.listeners: dict[str, Listener] = {}
         self.dispatchers: dict[str, Dispatcher] = {}
@@ -140,6 +143,7 @@ class Broker:
             on_superseded=on_lost,
             received_at=self._received_at,
             access=self._make_access(),
+            logs=logs,
         )
         self.health = BrokerHealth(
             cluster=cluster,
@@ -196,7 +200,18 @@ class Broker:
         segments = self.services.segments
         if segments is not None and segments.fault is not None:
             yield Degradation("local_segments", segments.fault, unready=False)
+        yield from self._backup_faults()
         yield from self.health.faults()
+
+    def _backup_faults(self) -> Iterator[Degradation]:
+        backup = self.services.backup
+        if backup is None:
+            return
+        if backup.contradiction is not None:
+            text = f"nothing is acknowledged or deleted: {backup.contradiction}"
+            yield Degradation("backup_contradicted", text)
+        elif backup.late_reason is not None:
+            yield Degradation("backup", backup.late_reason, unready=False)
 
     def _unready_reason(self) -> str | None:
         """Return the reason why clients should avoid this broker, or None without a reason.

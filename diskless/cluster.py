@@ -46,6 +46,16 @@ class Replica(CallTarget, Protocol):
     """A read-only coordinator of this process (`coordinator.batch.replica`)."""
 
     @property
+    def applied_offset(self) -> int:
+        """Return the exclusive end of the log's records that the replica has applied."""
+
+    def marked_objects(self, first_ms: int, limit: int) -> list[tuple[int, int]]:
+        """Return the times and ids of objects marked at or after a time, the oldest first."""
+
+    def is_orphan(self, object_id: int) -> bool:
+        """Return whether an id was never committed, and never can be: its lease is closed."""
+
+    @property
     def lag(self) -> int:
         """Return the number of committed records that the replica has not applied yet."""
 

@@ -24,6 +24,7 @@ from prometheus_client.metrics_core import (
 )
 
 from coordinator.controller.image import MetadataImage
+from diskless.backup.shipper import Shipper
 from diskless.cluster import Replica
 from diskless.compaction.service import RewritingCounters
 from diskless.fetch.local_segments.cache import LocalSegments
@@ -104,6 +105,7 @@ class BrokerCollector:
         in_flight: InFlight,
         cache: _Caches,
         cleaner: _Cleans,
+        backup: Shipper | None,
         rewriting: _Rewrites,
         staleness: Staleness,
         throttling: Throttling,
@@ -123,6 +125,7 @@ class BrokerCollector:
         self._in_flight = in_flight
         self._cache = cache
         self._cleaner = cleaner
+        self._backup = backup
         self._rewriting = rewriting
         self._staleness = staleness
         self._throttling = throttling
@@ -139,6 +142,8 @@ class BrokerCollector:
         if self._segments is not None:
             yield from _segment_metrics(self._segments)
         yield from self._cleaning_metrics()
+        if self._backup is not None:
+            yield from self._backup_metrics(self._backup)
         yield from self._rewriting_metrics()
         yield from self._replicas_metrics()
         yield from self._quota_metrics()
@@ -244,6 +249,8 @@ class BrokerCollector:
         counters = self._cleaner.counters
         yield _counter("cleaning_passes", "Passes of object deletion", counters.passes)
         yield _gauge("cleaning_listed", "Objects that the last pass listed", counters.listed)
+        text = "Objects that the last pass left, because a backup may need them"
+        yield _gauge("cleaning_held", text, counters.held)
         yield _counter(
             "objects_deleted",
             "Objects whose deletion the coordinator has confirmed",
@@ -254,6 +261,20 @@ class BrokerCollector:
         yield _counter("cleaning_interrupted", text, counters.interrupted)
         text = "Keys listed for deletion that are not this cluster's; never deleted"
         yield _counter("cleaning_foreign_keys", text, counters.foreign)
+
+    def _backup_metrics(self, backup: Shipper) -> Iterator[Metric]:
+        counters = backup.counters
+        text = "Seconds since this broker backed the logs up, or found nothing new; 0: another does"
+        yield _gauge("backup_success_age_seconds", text, backup.age_s or 0.0)
+        yield _counter("backup_manifests", "Backups written", counters.manifests)
+        text = "Backups that had nothing to write"
+        yield _counter("backup_quiet", text, counters.quiet)
+        yield _counter("backup_failures", "Attempts that failed", counters.failed)
+        yield _counter("backup_bytes", "Bytes of logs and checkpoints backed up", counters.bytes)
+        text = "Objects of backups deleted, because no restore needs them"
+        yield _counter("backup_objects_deleted", text, counters.deleted)
+        text = "1 if the logs lack committed records that their backup has, else 0"
+        yield _gauge("backup_contradicted", text, float(backup.contradiction is not None))
 
     def _rewriting_metrics(self) -> Iterator[Metric]:
         counters = self._rewriting.counters

@@ -65,6 +65,14 @@ class Proof(Protocol):
     async def prove(self) -> None: ...
 
 
+class Hold(Protocol):
+    """The part of a `diskless.backup.hold.DeletionHold` that deletion needs."""
+
+    async def note(self, coordinator: int) -> None: ...
+
+    def is_held(self, coordinator: int, object_id: int) -> bool: ...
+
+
 @dataclass(slots=True)
 class CleaningCounters:
     """Counts of a cleaner's passes and deletions, for metrics."""
@@ -74,7 +82,8 @@ class CleaningCounters:
     failed: int = 0  # deletions that the store refused; each is retried
     interrupted: int = 0  # passes that ended early: no coordinator, or the store is down
     foreign: int = 0  # keys that are not this cluster's; never deleted
-    listed: int = 0  # by the last pass
+    listed: int = 0  # by the last pass, and not held
+    held: int = 0  # by the last pass: a backup that can be restored may need them
 
 
 class _RefusedError(Exception):
@@ -103,6 +112,7 @@ class Cleaner:
         interval_s: float,
         forget: Callable[[str], None] = lambda _: None,
         lineage: Proof | None = None,
+        hold: Hold | None = None,
     ) -> None:
         """Create a cleaner that deletes objects periodically after `start`.
 
@@ -111,6 +121,7 @@ class Cleaner:
                forget: called with each deleted key, so that a cache can drop it.
                lineage: proves before each deletion that this cluster owns the objects; None: it
                    does.
+               hold: tells which objects a backup may need; None: no backups.
         """
         self.counters = CleaningCounters()
         self._cluster = cluster
@@ -120,6 +131,7 @@ class Cleaner:
         self._interval_s = interval_s
         self._forget = forget
         self._lineage = lineage
+        self._hold = hold
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -152,7 +164,7 @@ class Cleaner:
             if cleaning_broker(coordinator, image) == self._cluster.broker_id
         ]
         self.counters.passes += bool(ours)
-        self.counters.listed = 0
+        self.counters.listed = self.counters.held = 0
         results = [await self._clean(coordinator) for coordinator in ours]
         return all(results)
 
@@ -160,30 +172,45 @@ class Cleaner:
         """Try once to delete each object that a batch coordinator has marked for deletion."""
         leader = self._cluster.leader(coordinator)
         tried: set[str] = set()  # keys that failed in this pass
+        held: set[str] = set()
         try:
+            if self._hold is not None:
+                await self._hold.note(coordinator)
+            most = BULK
             while True:
-                most = min(MAX_LISTED, BULK + len(tried))
                 answer = await leader.call(
                     rpc.GetFilesToDeleteRequest(coordinator_partition=coordinator, max_files=most)
                 )
                 if answer.error_code:
                     raise _RefusedError(answer.error_code, answer.error_message or "no list")
-                keys = self._keys_to_delete(coordinator, answer, tried)
+                keys = self._keys_to_delete(coordinator, answer, tried, held)
                 self.counters.listed += len(keys)
                 if not keys:
+                    if most < MAX_LISTED and len(answer.files) == most:
+                        most = MAX_LISTED  # others may stand behind those that are held
+                        continue
+                    self.counters.held += len(held)
                     return not tried
                 failed = await self._delete(keys)
                 tried.update(failed)
                 await self._report(leader, coordinator, [key for key in keys if key not in failed])
+                most = min(MAX_LISTED, BULK + len(tried) + len(held))
         except (CoordinatorError, _RefusedError, StorageError) as error:
             self.counters.interrupted += 1
             log.warning("coordinator=%d action=clean error=%r", coordinator, str(error))
             return False
 
     def _keys_to_delete(
-        self, coordinator: int, answer: rpc.GetFilesToDeleteResponse, tried: set[str]
+        self,
+        coordinator: int,
+        answer: rpc.GetFilesToDeleteResponse,
+        tried: set[str],
+        held: set[str],
     ) -> list[str]:
-        """Return up to `BULK` listed keys of this cluster whose deletion was not tried yet."""
+        """Return up to `BULK` listed keys of this cluster whose deletion was not tried yet.
+
+        Keys that a backup holds are added to `held` instead.
+        """
         own = ObjectKeys(
             prefix=self._key_prefix,
             cluster_id=self._cluster.cluster_id,
@@ -192,14 +219,17 @@ class Cleaner:
         )
         keys = []
         for file in answer.files:
-            if file.object_key in tried:
+            if file.object_key in tried or file.object_key in held:
                 continue
             try:
-                own.object_id(file.object_key)
+                object_id = own.object_id(file.object_key)
             except ForeignKeyError as error:
                 self.counters.foreign += 1
                 tried.add(file.object_key)
                 log.error("coordinator=%d action=clean error=%r", coordinator, str(error))
+                continue
+            if self._hold is not None and self._hold.is_held(coordinator, object_id):
+                held.add(file.object_key)
                 continue
             keys.append(file.object_key)
         return keys[:BULK]

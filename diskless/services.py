@@ -9,7 +9,8 @@ Source: docs/design/broker.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -42,6 +43,9 @@ from diskless.apis.handler import on_broker
 from diskless.apis.producers import ProducerApis, ProducerIds
 from diskless.apis.records import RecordApis
 from diskless.apis.transaction_calls import TransactionCalls
+from diskless.backup.cut import BackupLog
+from diskless.backup.hold import DeletionHold
+from diskless.backup.shipper import BackupSettings, Shipper
 from diskless.cluster import Cluster
 from diskless.compaction.child import ChildWorker
 from diskless.compaction.service import Rewriting, RewritingSettings
@@ -92,6 +96,7 @@ class Services:
         on_superseded: Callable[[Exception], None] = lambda _: None,
         received_at: Callable[[], float],
         access: AccessTable | None = None,
+        logs: Callable[[], Iterable[BackupLog]] = tuple,
     ) -> None:
         """Create a broker's services, such as produce and fetch; `start` starts their tasks.
 
@@ -100,6 +105,7 @@ class Services:
                on_superseded: called when the cluster was restored under another id.
                received_at: when a part of a large request last arrived, on the loop's clock.
                access: what clients may do; None: everything.
+               logs: gives the open logs of the quorum on this broker, for backups.
         """
         self._cluster = cluster
         self._store = store
@@ -118,6 +124,7 @@ class Services:
         )
         self.traffic = Traffic(cluster.image.topics)
         cluster.on_image(self.traffic.on_image)
+        self.backup = self._make_backup(logs)
         self.news = CommitNotifications()
         cluster.on_image(lambda _: self.news.notify())
         cluster.on_commit(lambda _: self.news.notify())
@@ -245,8 +252,31 @@ class Services:
             on_written=self.cache.add,
             on_committed=self._on_committed,
             received_at=received_at,
-            is_living=lambda: self.lineage.is_proved,
+            is_living=self._is_living,
         )
+
+    def _make_backup(self, logs: Callable[[], Iterable[BackupLog]]) -> Shipper | None:
+        settings = BackupSettings.of(self._values)
+        if not settings.is_enabled:
+            return None
+        return Shipper(
+            self._store,
+            logs,
+            self._cluster,
+            settings,
+            release=installed_version("esker"),
+            is_living=lambda: self.lineage.is_proved,
+            clock=asyncio.get_running_loop().time,
+            wall_ms=self._wall_ms,
+        )
+
+    def _is_living(self) -> bool:
+        """Return whether what this broker acknowledges is sure to stay.
+
+        It is not if the cluster was restored elsewhere, or its logs contradict their backup.
+        """
+        is_contradicted = self.backup is not None and self.backup.contradiction is not None
+        return self.lineage.is_proved and not is_contradicted
 
     def _make_produce(self) -> ProduceService:
         return ProduceService(
@@ -272,6 +302,7 @@ class Services:
             interval_s=self._values["esker.file.delete.interval.ms"] / 1_000,
             forget=self.cache.forget,
             lineage=self.lineage,
+            hold=None if self.backup is None else DeletionHold(self.backup, self._cluster.replica),
         )
 
     def _make_rewriting(self) -> Rewriting:
@@ -294,6 +325,7 @@ class Services:
             in_flight=self.in_flight,
             cache=self.cache,
             cleaner=self.cleaner,
+            backup=self.backup,
             rewriting=self.rewriting,
             staleness=self.staleness,
             throttling=self.throttling,
@@ -359,6 +391,8 @@ class Services:
         self.lineage.start()
         self.cleaner.start()
         self.rewriting.start()
+        if self.backup is not None:
+            self.backup.start()
         asyncio.get_running_loop().run_in_executor(None, native_batch.load)
 
     def begin_epoch(self, epoch: int, *, is_fenced: bool) -> None:
@@ -380,6 +414,8 @@ class Services:
             await self.lineage.close()
             await self.cleaner.close()
             await self.rewriting.close()
+            if self.backup is not None:
+                await self.backup.close()
         await self.groups.close()
         self.fetch.leave()
         self.writers.flush()

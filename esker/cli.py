@@ -67,7 +67,8 @@ COMMANDS: Final = {
     ),
     "start": Listed(RUN, "Run one node in the foreground until SIGTERM or Ctrl-C."),
     "storage": Listed(RUN, "Format and inspect a node's log directory."),
-    "restore": Listed(RUN, "Make a new cluster of the directories that survived a loss."),
+    "backup": Listed(RUN, "List, verify, request and release backups of the quorum's logs."),
+    "restore": Listed(RUN, "Make a new cluster of what survived a loss."),
     "dump-log": Listed(
         INSPECT, "Print the contents of log files: batches, records, index entries, election state."
     ),

@@ -87,6 +87,14 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     "diskless": ("records", "coordinator", *OPEN),
     "diskless.stores": ("records", "raft.segments"),
     **dict.fromkeys(BROKER_ROOTS, ("records", "coordinator", *BROKER_ROOTS)),
+    "diskless.backup": (
+        "records",
+        "coordinator",
+        "diskless.lineage",
+        "diskless.stores",
+        *BROKER_ROOTS,
+        *OPEN,
+    ),
     "diskless.access": ("records", "coordinator", *OPEN),
     "diskless.quotas": ("records", "coordinator", *BROKER_ROOTS, *OPEN),
     "diskless.produce": (

@@ -19,11 +19,12 @@ from uuid import UUID
 
 from coordinator.batch.calls import Lookup, Report, call_of
 from coordinator.batch.freshness import Freshness
+from coordinator.batch.id_ranges import contains
 from coordinator.batch.reads import Runs, log_ends, stable_ends
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.sqlite.described import described
 from coordinator.batch.sqlite.machine import CoordinatorMachine
-from coordinator.batch.state import Tables
+from coordinator.batch.state import LeaseFinder, Tables
 from coordinator.errors import CoordinatorError
 from raft.interfaces import NotLeaderError, ReplicatedLog
 from records.kafka_errors import ErrorCode
@@ -31,6 +32,8 @@ from records.rpc.base import CoordinatorRequest, Response
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 A = TypeVar("A", bound=Response)
+
+_FOREVER_MS = 2**63 - 1
 
 
 class ReadOnlyCoordinator:
@@ -115,6 +118,24 @@ class ReadOnlyCoordinator:
         As `ends`, for readers of committed transactions.
         """
         return stable_ends(self._machine.store, topic_id, partition)
+
+    @property
+    def applied_offset(self) -> int:
+        """Return the exclusive end of the log's records that the state has."""
+        return self._machine.applied.offset
+
+    def marked_objects(self, first_ms: int, limit: int) -> list[tuple[int, int]]:
+        """Return the times and ids of objects marked at or after a time, the oldest first."""
+        return self._machine.store.marked_objects(first_ms, _FOREVER_MS, limit)
+
+    def is_orphan(self, object_id: int) -> bool:
+        """Return whether an id was never committed, and never can be: its lease is closed."""
+        store = self._machine.store
+        lease_id = LeaseFinder(store).find(object_id)
+        if lease_id is None:
+            return False
+        lease = store.leases[lease_id]
+        return not lease.is_open and contains(lease.orphans, object_id)
 
     async def call(self, request: CoordinatorRequest[A]) -> A:
         """Answer a request that only reads, from this replica's applied state."""

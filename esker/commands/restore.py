@@ -1,8 +1,9 @@
-"""`esker restore`: make a new cluster of the directories that survived the loss of the old one.
+"""`esker restore`: make a new cluster of what survived the loss of the old one.
 
-`plan` only reads and prints. `apply` claims the data in the object store for the new cluster, waits
-until brokers of the old one have stopped, compares the store with the logs, and writes the new
-nodes' directories. It can be run again after it was killed.
+The sources are directories of its nodes, and the backup in its store. `plan` only reads and prints.
+`apply` claims the data in the object store for the new cluster, waits until brokers of the old one
+have stopped, compares the store with the logs, and writes the new nodes' directories. It can be run
+again after it was killed.
 
 Source: docs/design/restore.md.
 """
@@ -13,7 +14,7 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +23,10 @@ from esker.commands.cluster_access import AsJson
 from esker.commands.storage import load_nodes_or_exit
 from esker.commands.text_tables import show, table
 
-app = CommandGroup("Make a new cluster of the directories that survived a loss.")
+if TYPE_CHECKING:
+    from esker.restore.backups import BackupSource
+
+app = CommandGroup("Make a new cluster of what survived a loss.")
 
 PLAN_EXAMPLE = "Example: esker restore plan --from /var/lib/esker"
 APPLY_EXAMPLE = (
@@ -32,22 +36,55 @@ APPLY_EXAMPLE = (
 )
 
 From = Annotated[
-    list[Path],
+    list[Path] | None,
     typer.Option(
         "--from",
         metavar="DIR",
-        help="Log directory of a voter or broker of the lost cluster; may be repeated.",
+        help="Log directory of a voter or broker of the lost cluster; may be repeated; default: "
+        "none, which needs --backup.",
+    ),
+]
+Backup = Annotated[
+    Path | None,
+    typer.Option(
+        "--backup",
+        metavar="FILE",
+        help="Properties file of a broker: restore from the backup in its object store; default: "
+        "from directories alone.",
+    ),
+]
+BackupCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--backup-cluster",
+        metavar="ID",
+        help="Id of the lost cluster, if the store has backups of several; default: the only one.",
+    ),
+]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="NUMBER|TIME",
+        help="Number of a backup, or the last one written by this time (ISO 8601), as `esker "
+        "backup list` prints them; default: the newest.",
     ),
 ]
 
 
 @app.callback(epilog=PLAN_EXAMPLE)
 def restore() -> None:
-    """Make a new cluster of the directories that survived a loss."""
+    """Make a new cluster of what survived a loss."""
 
 
 @app.command(epilog=PLAN_EXAMPLE)
-def plan(from_: From, as_json: AsJson = False) -> None:
+def plan(
+    from_: From = None,
+    backup: Backup = None,
+    backup_cluster: BackupCluster = None,
+    at: At = None,
+    as_json: AsJson = False,
+) -> None:
     """Print what a restore would recover and lose; change nothing."""
     from records.uuids import encode_uuid, random_uuid
 
@@ -55,22 +92,25 @@ def plan(from_: From, as_json: AsJson = False) -> None:
         from esker.commands.restore_report import describe, report
         from esker.restore.run import prepare
 
+        source = _backup_source(from_, backup, backup_cluster, at)
         with (
             tempfile.TemporaryDirectory(prefix="esker-restore-") as scratch,
-            prepare(from_, Path(scratch)) as prepared,
+            prepare(from_ or [], Path(scratch), backup=source) as prepared,
         ):
             cluster_id = encode_uuid(random_uuid())
-            words = " ".join(f"--from {path}" for path in from_)
+            words = " ".join(f"--from {path}" for path in from_ or [])
+            if prepared.manifest is not None:
+                words += f" --backup {backup} --backup-cluster {prepared.manifest.cluster_id}"
+                words += f" --at {prepared.manifest.number}"
             text = (
                 f"{describe(prepared)}\nTo restore: esker restore apply --cluster-id {cluster_id} "
-                f"{words} --config FILE of each new node"
+                f"{words.strip()} --config FILE of each new node"
             )
             show({"clusterId": cluster_id, **report(prepared)}, text, as_json=as_json)
 
 
 @app.command(epilog=APPLY_EXAMPLE)
 def apply(
-    from_: From,
     cluster_id: Annotated[
         str,
         typer.Option(
@@ -90,6 +130,10 @@ def apply(
             "of all voters and of one broker at least; may be repeated.",
         ),
     ],
+    from_: From = None,
+    backup: Backup = None,
+    backup_cluster: BackupCluster = None,
+    at: At = None,
     stopped: Annotated[
         bool,
         typer.Option(
@@ -121,9 +165,10 @@ def apply(
             old_cluster_is_stopped=stopped,
             accepts_missing_objects=accept_missing,
         )
+        source = _backup_source(from_, backup, backup_cluster, at)
         with (
             tempfile.TemporaryDirectory(prefix="esker-restore-") as scratch,
-            prepare(from_, Path(scratch)) as prepared,
+            prepare(from_ or [], Path(scratch), backup=source) as prepared,
         ):
             tell = (lambda _: None) if as_json else typer.echo
             done = asyncio.run(restore_cluster(prepared, options, tell=tell))
@@ -147,12 +192,34 @@ def apply(
             show(result, text, as_json=as_json)
 
 
+def _backup_source(
+    from_: Sequence[Path] | None, backup: Path | None, cluster_id: str | None, at: str | None
+) -> BackupSource | None:
+    """Return the backup that the options name, or None if they name directories alone."""
+    from esker.restore.backups import BackupSource
+
+    if backup is None and not from_:
+        raise typer.BadParameter(
+            "name a directory that survived, or a broker's properties file by --backup",
+            param_hint="--from",
+        )
+    if backup is None:
+        if cluster_id is not None or at is not None:
+            raise typer.BadParameter(
+                "needs --backup with a broker's properties file",
+                param_hint="--at" if cluster_id is None else "--backup-cluster",
+            )
+        return None
+    return BackupSource(settings=load_nodes_or_exit(backup)[0], cluster_id=cluster_id, at=at)
+
+
 class _refusals:  # noqa: N801 (used as a function)
     """Turns the errors of a restore into one line and exit code 1."""
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        from diskless.backup.manifest import BackupError
         from diskless.stores import StorageError as StoreError
         from diskless.stores import StoreSettingError
         from esker.restore.errors import RestoreError
@@ -163,6 +230,7 @@ class _refusals:  # noqa: N801 (used as a function)
         if isinstance(
             error,
             RestoreError
+            | BackupError
             | StoreError
             | StoreSettingError
             | StorageError

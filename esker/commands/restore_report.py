@@ -19,7 +19,8 @@ def report(prepared: Prepared) -> dict[str, Any]:
         "lostClusterId": choices.cluster_id,
         "timeline": restored.timeline,
         "leaderEpoch": restored.jump.leader_epoch,
-        "logs": [_log(log) for log in choices.logs.values()],
+        "backup": None if prepared.manifest is None else prepared.manifest.number,
+        "logs": [_log(prepared, log) for log in choices.logs.values()],
         "topics": restored.topics,
         "partitions": restored.partitions,
         "records": restored.records,
@@ -44,11 +45,11 @@ def report(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def _log(log: ChosenLog) -> dict[str, Any]:
+def _log(prepared: Prepared, log: ChosenLog) -> dict[str, Any]:
     choice = log.choice
     return {
         "log": log.group.name,
-        "directory": str(choice.chosen.directory),
+        "directory": prepared.name_of(choice.chosen.directory),
         "lastEpoch": choice.chosen.last_epoch,
         "endOffset": choice.chosen.end,
         "knownCommitted": log.known_committed,
@@ -56,7 +57,7 @@ def _log(log: ChosenLog) -> dict[str, Any]:
         "doubtfulRecords": log.doubtful,
         "others": [
             {
-                "directory": str(other.log.directory),
+                "directory": prepared.name_of(other.log.directory),
                 "endOffset": other.log.end,
                 "commonEnd": other.common_end,
                 "droppedRecords": other.dropped,
@@ -75,7 +76,7 @@ def describe(prepared: Prepared) -> str:
         [
             (
                 log.group.name,
-                str(log.choice.chosen.directory.parent),
+                prepared.name_of(log.choice.chosen.directory.parent),
                 str(log.choice.chosen.end),
                 str(log.known_committed),
                 str(log.choice.lost),

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from diskless.backup.manifest import Manifest
 from diskless.lineage import (
     claim_key,
     has_conditional_writes,
@@ -25,6 +26,7 @@ from diskless.lineage import (
 )
 from diskless.stores import ObjectExistsError, ObjectStorage
 from diskless.stores.opening import open_store
+from esker.restore.backups import BackupSource, fetch_cut
 from esker.restore.directories import check_same, is_restored, write_directory
 from esker.restore.errors import RestoreError
 from esker.restore.objects import missing_objects
@@ -35,6 +37,9 @@ from esker.settings.addresses import BROKER, CONTROLLER
 from esker.settings.config import NodeSettings
 from raft.segments.files import FileSystem, RealFileSystem
 from records.uuids import decode_uuid
+
+BACKUP: Final = "backup"
+"""The name of the temporary directory that a cut of a backup is written to."""
 
 WAITED_TIMEOUTS: Final = 2
 """Times `esker.lineage.timeout.ms` from the claim: a broker's last proof is over, and so is a
@@ -49,6 +54,14 @@ class Prepared:
     choices: Choices
     restored: Restored
     scratch: Path
+    manifest: Manifest | None = None  # of the backup among the sources
+
+    def name_of(self, directory: Path) -> str:
+        """Return how a source is shown: a backup's directory is a temporary one."""
+        below = self.scratch / BACKUP
+        if self.manifest is None or not directory.is_relative_to(below):
+            return str(directory)
+        return f"backup {self.manifest.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,19 +84,33 @@ class Done:
 
 @contextmanager
 def prepare(
-    paths: Sequence[Path], scratch: Path, files: FileSystem | None = None
+    paths: Sequence[Path],
+    scratch: Path,
+    files: FileSystem | None = None,
+    backup: BackupSource | None = None,
 ) -> Iterator[Prepared]:
     """Choose among the sources and write the new checkpoints below `scratch`.
 
     The sources are locked inside the `with` block.
 
-    Raises:  RestoreError; OSError.
+    Args:    backup: one more source.
+    Raises:  RestoreError; OSError; of a backup also BackupError, StoreSettingError, StorageError.
     """
     files = files or RealFileSystem()
+    manifest = None
+    if backup is not None:
+        manifest = asyncio.run(fetch_cut(backup, scratch / BACKUP, files))
+        paths = [*paths, scratch / BACKUP]
     with Sources(paths, files) as sources:
         choices = choose(sources)
         restored = restore_states(choices, scratch, files)
-        yield Prepared(sources=sources, choices=choices, restored=restored, scratch=scratch)
+        yield Prepared(
+            sources=sources,
+            choices=choices,
+            restored=restored,
+            scratch=scratch,
+            manifest=manifest,
+        )
 
 
 async def restore_cluster(

@@ -48,7 +48,9 @@ class Sources:
         Raises:  RestoreError; OSError.
         """
         if not paths:
-            raise RestoreError("name at least one directory by --from")
+            raise RestoreError(
+                "name at least one directory by --from, or a broker's properties file by --backup"
+            )
         self._files = files or RealFileSystem()
         self._locks: list[int] = []
         self.directories: list[SourceDirectory] = []

@@ -219,4 +219,5 @@ def make_broker(
         random=Random(),
         on_lost=on_lost,
         node_faults=node_faults,
+        logs=parts.cluster.backup_logs,
     )

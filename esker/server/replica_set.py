@@ -37,6 +37,7 @@ from coordinator.leader_client import Address, Failure
 from coordinator.transactions.client import TransactionLogClient
 from coordinator.transactions.machine import TransactionMachine
 from coordinator.transactions.state import TransactionsImage
+from diskless.backup.cut import ORDER, BackupLog
 from diskless.latest_image import LatestImage
 from esker.server.controllers import ClusterMachine, ControllerParts
 from esker.server.coordinators import CoordinatorNodeService
@@ -47,6 +48,8 @@ from raft.driver.config import QUORUM_TOPICS
 from raft.driver.node_services import ClusterEvents, ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
+from raft.segments.files import RealFileSystem
+from raft.segments.properties import read_partition_metadata
 from records.internal_topics import (
     CLUSTER_METADATA,
     CONSUMER_OFFSETS,
@@ -204,6 +207,7 @@ class ObservedCluster(LatestImage):
         self._on_commit_told: list[Callable[[int], None]] = []
         self._cluster_age: Freshness | None = None
         self._groups_age: Freshness | None = None
+        self._backup_logs: dict[tuple[str, int], BackupLog] = {}
         self._logs: dict[int | None, ReplicatedLog] = {}  # of coordinators; None: the cluster's
         client_id = self._client_id = f"broker-{host.node_id}"
         self._controllers: dict[type[Request], ControllerClient] = {}
@@ -219,6 +223,9 @@ class ObservedCluster(LatestImage):
         Raises OSError, sqlite3.Error.
         """
         self._machines.begin(log, topic, partition, directory)
+        if topic in ORDER:
+            topic_id = read_partition_metadata(RealFileSystem(), directory)
+            self._backup_logs[topic, partition] = BackupLog(topic, partition, topic_id, log)
         if topic == CLUSTER_METADATA:
             machine = self._machines.controller
             self._logs[None] = log
@@ -261,6 +268,7 @@ class ObservedCluster(LatestImage):
 
     async def end(self, topic: str, partition: int) -> None:
         """Close the replica of an ended log."""
+        self._backup_logs.pop((topic, partition), None)
         if (topic, partition) == (CONSUMER_OFFSETS, 0):
             self._groups_age = None
         replica = self._replicas.pop(partition, None) if topic == DISKLESS_METADATA else None
@@ -288,6 +296,10 @@ class ObservedCluster(LatestImage):
     def broker_id(self) -> int:
         """Return the broker id of this node, which is its node id."""
         return self._host.node_id
+
+    def backup_logs(self) -> Iterable[BackupLog]:
+        """Return the open logs of which a backup consists."""
+        return self._backup_logs.values()
 
     def image_age_ms(self) -> float | None:
         """Return the metadata image's maximum age in ms, or None if unknown."""

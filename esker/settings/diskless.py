@@ -9,7 +9,7 @@ from typing import Final
 
 from esker.settings.base import Setting
 from esker.settings.coordinator_options import QUORUM, CoordinatorOptions
-from esker.settings.values import MILLISECONDS, boolean, integer
+from esker.settings.values import MILLISECONDS, boolean, integer, key_prefix
 
 SETTINGS: Final = (
     Setting(
@@ -35,6 +35,34 @@ SETTINGS: Final = (
         str,
         "",
         "Prefix of the keys of all objects, without a slash at either end.",
+    ),
+    Setting(
+        "esker.backup.enable",
+        boolean,
+        False,
+        "Whether a broker copies the committed logs of the quorum to the object store, and "
+        "deletion waits for that; the same on all brokers.",
+    ),
+    Setting(
+        "esker.backup.key.prefix",
+        key_prefix,
+        "backup",
+        "Prefix of the keys of backups, without a slash at either end; a backup holds SCRAM "
+        "verifiers and ACLs, so give this prefix a policy of its own.",
+    ),
+    Setting(
+        "esker.backup.interval.ms",
+        integer(1_000, 24 * 3600 * 1000),
+        20_000,
+        "Milliseconds between two backups of the logs: what is acknowledged in between is lost "
+        "with the quorum and all brokers' directories.",
+    ),
+    Setting(
+        "esker.backup.retention.ms",
+        MILLISECONDS,
+        3600 * 1000,
+        "Milliseconds for which a backup can be restored after a newer one was written; so much "
+        "longer are deleted objects stored.",
     ),
     Setting(
         "esker.object.lease.timeout.ms",

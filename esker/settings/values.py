@@ -15,6 +15,7 @@ from coordinator.controller.config_defs import ConfigDef
 from raft.net.identity import canonical_address
 from raft.net.limits import UNLIMITED
 from raft.net.security import PROTOCOLS
+from records.object_keys import check_key
 from records.types import NodeId
 
 T = TypeVar("T")
@@ -172,6 +173,17 @@ def is_loopback(host: str) -> bool:
 
 
 MILLISECONDS = integer(1, 2**31 - 1)
+
+
+def key_prefix(text: str) -> str:
+    """Parse a prefix of object keys that is not empty. Raises ValueError."""
+    try:
+        check_key(text)
+    except ValueError:
+        raise ValueError(
+            "is one or more names of letters, digits and `_=.,@+-`, joined by slashes"
+        ) from None
+    return text
 
 
 def ratio(text: str) -> float:

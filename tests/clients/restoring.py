@@ -138,9 +138,11 @@ def delete(cluster: EskerCluster, *nodes: int) -> None:
         shutil.rmtree(cluster.log_dir(node))
 
 
-def apply_words(cluster: EskerCluster, cluster_id: str, sources: Sequence[Path]) -> list[str]:
+def apply_words(
+    cluster: EskerCluster, cluster_id: str, sources: Sequence[Path], backup: Sequence[str] = ()
+) -> list[str]:
     """The words of `esker restore apply` for all nodes of a cluster."""
-    words = ["restore", "apply", "--cluster-id", cluster_id]
+    words = ["restore", "apply", "--cluster-id", cluster_id, *backup]
     for source in sources:
         words += ["--from", str(source)]
     for node in cluster.ports:
@@ -148,10 +150,19 @@ def apply_words(cluster: EskerCluster, cluster_id: str, sources: Sequence[Path])
     return words
 
 
-def restore(cluster: EskerCluster, sources: Sequence[Path], *options: str) -> dict[str, Any]:
+def restore(
+    cluster: EskerCluster, sources: Sequence[Path], *options: str, from_backup: bool = False
+) -> dict[str, Any]:
     """Plan and apply; the cluster has the new id afterwards. Returns what `apply` printed."""
-    planned = esker("restore", "plan", *(f"--from={source}" for source in sources))
-    done = esker(*apply_words(cluster, planned["clusterId"], sources), *options)
+    words = [f"--from={source}" for source in sources]
+    backup: list[str] = []
+    if from_backup:
+        backup = ["--backup", str(cluster.properties(cluster.broker_ids[0]))]
+        backup += ["--backup-cluster", cluster.cluster_id]
+    planned = esker("restore", "plan", *words, *backup)
+    if from_backup:
+        backup += ["--at", str(planned["backup"])]
+    done = esker(*apply_words(cluster, planned["clusterId"], sources, backup), *options)
     assert done["clusterId"] == planned["clusterId"]
     for name in ("logs", "records", "uncertainPartitions", "lostGroupOffsets"):
         assert done[name] == planned[name], name

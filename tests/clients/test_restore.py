@@ -90,6 +90,47 @@ def test_every_acknowledged_record_that_one_broker_knew_is_restored_at_its_offse
         assert not audited["violations"], audited
 
 
+def test_everything_but_the_bucket_is_lost_and_what_was_backed_up_is_restored(
+    tmp_path: Path,
+) -> None:
+    """And a broker that loses its backup's records stops: the lost cluster's disks come back."""
+    settings = FAST | {"esker.backup.enable": "true", "esker.backup.interval.ms": "1000"}
+    ledger = Ledger()
+    with EskerCluster(tmp_path, settings=settings) as cluster:
+        cluster.start()
+        Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
+        config = f"--config={cluster.properties(cluster.broker_ids[0])}"
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS, ledger):
+            wait_for_records(ledger, 500)
+            commit(cluster.bootstrap, GROUP, {(TOPIC, one): 100 for one in range(PARTITIONS)})
+            before = dict(ledger.acknowledged)
+            number = esker("backup", "now", config)["number"]
+            wait_for_records(ledger, len(ledger.acknowledged) + 200)
+            cluster.kill()
+        listed = esker("backup", "list", config)["backups"]
+        assert number in [one["number"] for one in listed]
+        assert esker("backup", "verify", config, "--all")["faults"] == []
+        delete(cluster, *cluster.quorum_ids, *cluster.broker_ids)
+        done = restore(cluster, [], from_backup=True)
+        assert not done["missingObjects"]
+        assert not done["uncertainPartitions"]
+        cluster.start()
+
+        found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
+        ends = {p: max(o for q, o in found if q == p) + 1 for p in range(PARTITIONS)}
+        exact, lost = ledger.split(found, ends)
+        print(f"acknowledged {len(ledger.acknowledged)} = exact {exact} + lost {len(lost)}")
+        assert all(found[place].value == value for place, value in before.items())
+        assert committed(cluster.bootstrap, GROUP, TOPIC, PARTITIONS) == dict.fromkeys(
+            range(PARTITIONS), 100
+        )
+        after = Ledger()
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS, after):
+            wait_for_records(after, 100)
+        assert min(o for p, o in after.acknowledged if not p) == ends[0]
+        assert esker("backup", "now", config, f"--backup-cluster={cluster.cluster_id}")
+
+
 def stored(cluster: EskerCluster) -> set[str]:
     """The keys of all objects of batches in the store."""
     return {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from diskless.backup.shipper import BackupSettings, Shipper
 from diskless.compaction.service import RewritingCounters
 from diskless.fetch.local_segments.cache import LocalSegments, LocalSegmentsSettings
 from diskless.metrics import BrokerCollector
@@ -40,6 +41,16 @@ def collector(broker: RecordsBroker) -> BrokerCollector:
         in_flight=broker.in_flight,
         cache=broker.cache,
         cleaner=broker.cleaner,
+        backup=Shipper(
+            broker.store,
+            tuple,
+            broker.cluster,
+            BackupSettings(is_enabled=True, prefix="backup", interval_s=20.0, retention_s=60.0),
+            release="0.2",
+            is_living=lambda: True,
+            clock=lambda: 0.0,
+            wall_ms=lambda: 0,
+        ),
         rewriting=NotRewriting(),
         staleness=broker.staleness,
         throttling=Throttling(broker.cluster, Windows(), idle_ms=lambda: 600_000),

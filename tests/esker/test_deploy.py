@@ -69,6 +69,7 @@ async def exported(home: Path) -> set[str]:
             "listeners": f"CONTROLLER://127.0.0.1:{controller},PLAINTEXT://127.0.0.1:{broker}",
             "log.dirs": str(home / "logs"),
             "esker.storage.directory.path": str(home / "objects"),
+            "esker.backup.enable": "true",
             "esker.metrics.listener": f"127.0.0.1:{metrics}",
         }
     )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import threading
-import time
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 
 from esker.settings.access import STANDARD_AUTHORIZER
 from tests.clients.secured import PLAIN_MODULE
+from tests.clients.steady_load import Load, read_all
 from tests.ports import free_ports
 from tests.processes import run, start
 from tests.quorum_processes import storage
@@ -95,62 +93,6 @@ class Cluster:
             process.wait()
 
 
-class Load:
-    """A producer that notes each acknowledged record and the longest time between two of them."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.acknowledged: list[int] = []
-        self.failed: list[str] = []
-        self.longest_gap_s = 0.0
-        self._at = time.monotonic()
-        self._ends = threading.Event()
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        number = 0
-        while not self._ends.is_set():
-            value = number
-            self._producer.produce(
-                TOPIC,
-                str(value).encode(),
-                partition=0,
-                on_delivery=lambda error, _, value=value: self._on_delivery(error, value),
-            )
-            number += 1
-            self._producer.poll(0.01)
-        self._producer.flush(60)
-
-    def _on_delivery(self, error: Any, value: int) -> None:
-        if error is not None:
-            self.failed.append(str(error))
-            return
-        now = time.monotonic()
-        self.longest_gap_s = max(self.longest_gap_s, now - self._at)
-        self._at = now
-        self.acknowledged.append(value)
-
-    def __enter__(self) -> Load:
-        self._at = time.monotonic()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
-
-
-def read_all(bootstrap: str, count: int) -> list[int]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "judge"})
-    consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    values: list[int] = []
-    deadline = time.monotonic() + 60
-    while len(values) < count and time.monotonic() < deadline:
-        values += [int(m.value()) for m in consumer.consume(500, 1.0) if m.error() is None]
-    consumer.close()
-    return values
-
-
 def test_a_cluster_turns_identity_on_under_load_and_loses_nothing(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     gaps = {}
@@ -160,21 +102,19 @@ def test_a_cluster_turns_identity_on_under_load_and_loses_nothing(tmp_path: Path
         wait_until(lambda: "is ready at" in cluster.log(BROKER), "the broker is ready")
         words = ("topics", "create", TOPIC, "--bootstrap-server", cluster.bootstrap)
         wait_until(lambda: run("esker", *words).returncode == 0, "the topic exists")
-        with Load(cluster.bootstrap) as load:
+        settings = {"bootstrap.servers": cluster.bootstrap}
+        with Load(TOPIC, settings) as load:
             for mode in ("off", "log", "enforce"):  # off: restarts alone, to compare with
-                load.longest_gap_s = 0.0
+                load.gap_s()
                 for node in NODES:
-                    before = len(load.acknowledged)
                     cluster.restart(node, mode)
-                    wait_until(
-                        lambda before=before: len(load.acknowledged) > before + 200,
-                        f"records are acknowledged, {mode} at node {node}",
-                    )
-                gaps[mode] = load.longest_gap_s
+                    load.wait_for_more(f"{mode} at node {node}")
+                gaps[mode] = load.gap_s()
         acknowledged, failed = load.acknowledged, load.failed
         print(f"acknowledged={len(acknowledged)} longest gaps in s: {gaps}")
         assert not failed
-        assert read_all(cluster.bootstrap, len(acknowledged)) == acknowledged
+        assert not load.refused
+        assert read_all(TOPIC, settings, len(acknowledged)) == acknowledged
         for node in VOTERS:
             assert not re.search(r"would_deny|decision=denied", cluster.log(node))
     finally:

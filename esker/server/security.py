@@ -30,9 +30,10 @@ from esker.settings.security import (
 )
 from esker.settings.values import words
 from raft.net.certificates import TlsContexts, TlsSettingError, TlsSettings
+from raft.net.client_properties import token_credentials
 from raft.net.jaas import parse_jaas
 from raft.net.oauthbearer import OAUTHBEARER, CheckToken
-from raft.net.sasl import Credentials, FindCredential, ServerMechanisms
+from raft.net.sasl import Credentials, FindCredential, ServerMechanisms, TokenCredentials
 from raft.net.security import (
     SASL_PLAINTEXT,
     SASL_SSL,
@@ -99,13 +100,31 @@ def node_outgoing_security(settings: NodeSettings) -> OutgoingSecurity | None:
     if protocol in (SSL, SASL_SSL):
         tls = _contexts(properties, listener, server=False)
     if protocol in (SASL_PLAINTEXT, SASL_SSL):
-        key = f"{PREFIX}{listener.lower()}.{JAAS}"
-        options = parse_jaas(properties[JAAS]) if JAAS in properties else {}
-        if "username" not in options or "password" not in options:
-            raise ConfigError(key, "has no username and password, as whom this node connects")
-        mechanism = settings.values["sasl.mechanism.controller.protocol"]
-        sasl = Credentials(mechanism, options["username"], options["password"])
+        sasl = _own_credentials(settings, listener, properties)
     return None if tls is None and sasl is None else OutgoingSecurity(tls=tls, sasl=sasl)
+
+
+def _own_credentials(
+    settings: NodeSettings, listener: str, properties: dict[str, str]
+) -> Credentials | TokenCredentials:
+    """Return as whom a node connects to controllers. Raises ConfigError."""
+    mechanism = settings.values["sasl.mechanism.controller.protocol"]
+    enabled = words(properties.get(MECHANISMS_KEY, mechanism))  # a broker need not name them
+    if mechanism not in enabled:
+        raise ConfigError(
+            "sasl.mechanism.controller.protocol",
+            f"{mechanism} is none of {PREFIX}{listener.lower()}.{MECHANISMS_KEY}",
+        )
+    if mechanism == OAUTHBEARER:
+        try:
+            return token_credentials(properties)
+        except TlsSettingError as error:
+            raise ConfigError(f"{PREFIX}{listener.lower()}.{error.key}", str(error)) from None
+    key = f"{PREFIX}{listener.lower()}.{JAAS}"
+    options = parse_jaas(properties[JAAS]) if JAAS in properties else {}
+    if "username" not in options or "password" not in options:
+        raise ConfigError(key, "has no username and password, as whom this node connects")
+    return Credentials(mechanism, options["username"], options["password"])
 
 
 def _token_check(properties: dict[str, str], listener: str) -> CheckToken:

@@ -19,9 +19,16 @@ from esker.settings.base import Setting
 from esker.settings.values import integer, words
 from raft.net import Limits
 from raft.net.certificates import TlsSettingError, TlsSettings
+from raft.net.client_properties import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    SCOPE,
+    TOKEN_URL,
+    check_token_url,
+)
 from raft.net.jaas import parse_jaas
 from raft.net.oauthbearer import OAUTHBEARER
-from raft.net.sasl import PLAIN, SERVER_MECHANISMS
+from raft.net.sasl import MECHANISMS, PLAIN
 from raft.net.security import PROTOCOLS, SASL_PLAINTEXT, SASL_SSL, SSL
 
 PREFIX: Final = "listener.name."
@@ -58,14 +65,17 @@ ISSUER: Final = "sasl.oauthbearer.expected.issuer"
 SUB_CLAIM: Final = "sasl.oauthbearer.sub.claim.name"
 SCOPE_CLAIM: Final = "sasl.oauthbearer.scope.claim.name"
 CLOCK_SKEW: Final = "sasl.oauthbearer.clock.skew.seconds"
+OF_CONTROLLERS: Final = frozenset({PLAIN, OAUTHBEARER})
+"""The mechanisms of controllers' listeners: those that need no cluster log."""
+
 RATE: Final = "esker.listener.max.handshakes.per.second"
 
 
 def _mechanisms(text: str) -> tuple[str, ...]:
     found = words(text)
     for mechanism in found:
-        if mechanism not in SERVER_MECHANISMS:
-            raise ValueError(f"{mechanism[:40]!r} is none of {', '.join(SERVER_MECHANISMS)}")
+        if mechanism not in MECHANISMS:
+            raise ValueError(f"{mechanism[:40]!r} is none of {', '.join(MECHANISMS)}")
     return found
 
 
@@ -81,6 +91,11 @@ def _jwks_url(text: str) -> str:
     return text
 
 
+def _token_url(text: str) -> str:
+    check_token_url(text)
+    return text
+
+
 def _claim(text: str) -> str:
     if not text:
         raise ValueError("is empty: name a claim")
@@ -88,10 +103,10 @@ def _claim(text: str) -> str:
 
 
 def _controller_mechanism(text: str) -> str:
-    if text != PLAIN:
+    if text not in OF_CONTROLLERS:
         raise ValueError(
-            f"{text[:40]!r}: nodes authenticate to controllers by {PLAIN} or by certificates; "
-            "SCRAM's verifiers lie in the log that controllers serve"
+            f"{text[:40]!r}: nodes authenticate to controllers by {PLAIN}, {OAUTHBEARER} or by "
+            "certificates; SCRAM's verifiers lie in the log that controllers serve"
         )
     return text
 
@@ -130,6 +145,16 @@ _OAUTH: Final = (
         30,
         "OAUTHBEARER: seconds that this node's clock and a token's issuer's may differ.",
     ),
+    Setting(
+        TOKEN_URL,
+        _token_url,
+        "",
+        f"Where this node gets its own tokens if {CONTROLLER_MECHANISM} is OAUTHBEARER: "
+        "`file:///PATH`, or `https://HOST/PATH` of an identity provider.",
+    ),
+    Setting(CLIENT_ID, str, "", "The client id by which this node asks for its tokens."),
+    Setting(CLIENT_SECRET, str, "", "The secret of that client."),
+    Setting(SCOPE, str, "", "The scope of the tokens that this node asks for; default: none."),
 )
 
 SETTINGS: Final = (
@@ -138,7 +163,7 @@ SETTINGS: Final = (
         MECHANISMS_KEY,
         _mechanisms,
         (),
-        f"SASL mechanisms of listeners with SASL: {', '.join(SERVER_MECHANISMS)}; default: "
+        f"SASL mechanisms of listeners with SASL: {', '.join(MECHANISMS)}; default: "
         "none, and such a listener must name one.",
     ),
     Setting(
@@ -179,6 +204,7 @@ SECRETS: Final = frozenset(
         "ssl.keystore.key",
         "ssl.key.password",
         "ssl.truststore.password",
+        CLIENT_SECRET,
         JAAS,
     }
 )
@@ -269,5 +295,7 @@ def check_listener(
             )
         if OAUTHBEARER in mechanisms and not properties.get(JWKS_URL):
             raise TlsSettingError(where + JWKS_URL, f"must be set: {listener} has {OAUTHBEARER}")
-        if of_controller and mechanisms != (PLAIN,):
-            raise TlsSettingError(where + MECHANISMS_KEY, f"controllers' listeners take {PLAIN}")
+        if of_controller and not OF_CONTROLLERS.issuperset(mechanisms):
+            raise TlsSettingError(
+                where + MECHANISMS_KEY, f"controllers' listeners take {PLAIN} and {OAUTHBEARER}"
+            )

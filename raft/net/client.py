@@ -32,8 +32,16 @@ from raft.net.errors import (
 from raft.net.frames import FLUSH_BYTES, Arena, Buffer, Frame, FrameReader, Payload, gather
 from raft.net.header import RequestKind, header_tail, skip_tagged_fields
 from raft.net.identity import next_connection_id, peer_name
-from raft.net.sasl import Credentials, SaslError, client_exchange
+from raft.net.sasl import (
+    ClientExchange,
+    Credentials,
+    SaslError,
+    TokenCredentials,
+    TokenExchange,
+    client_exchange,
+)
 from raft.net.security import outgoing_security
+from raft.net.token_source import TokenUnavailableError
 from records.codec import decode_message, encode_message
 from records.errors import RecordError
 from records.rpc import security as rpc
@@ -396,7 +404,9 @@ class AuthenticationError(Exception):
     """The server refuses this client's credentials, or does not prove its own identity."""
 
 
-async def authenticate(connection: ClientConnection, credentials: Credentials) -> None:
+async def authenticate(
+    connection: ClientConnection, credentials: Credentials | TokenCredentials
+) -> None:
     """Authenticate an open connection by SASL.
 
     Raises:  AuthenticationError; ConnectionLostError. The connection is closed.
@@ -408,7 +418,9 @@ async def authenticate(connection: ClientConnection, credentials: Credentials) -
         raise
 
 
-async def _exchange(connection: ClientConnection, credentials: Credentials) -> None:
+async def _exchange(
+    connection: ClientConnection, credentials: Credentials | TokenCredentials
+) -> None:
     mechanism = credentials.mechanism
     request = rpc.SaslHandshakeRequest(mechanism=mechanism)
     kind = RequestKind.of(17, 1, None)
@@ -423,7 +435,14 @@ async def _exchange(connection: ClientConnection, credentials: Credentials) -> N
             raise AuthenticationError(
                 f"the server does not take {mechanism}: its mechanisms are {offered}"
             )
-        exchange = client_exchange(credentials)
+        exchange: ClientExchange
+        if isinstance(credentials, Credentials):
+            who, exchange = f"user {credentials.user}", client_exchange(credentials)
+        else:
+            who, exchange = (
+                "the token",
+                TokenExchange(await asyncio.to_thread(credentials.get_token)),
+            )
         data = exchange.step(None)
         kind = RequestKind.of(36, 2, 2)
         while data is not None:
@@ -432,10 +451,10 @@ async def _exchange(connection: ClientConnection, credentials: Credentials) -> N
                 rpc.SaslAuthenticateResponse, await connection.request(kind, body), 2
             )
             if response.error_code:
-                raise AuthenticationError(
-                    f"user {credentials.user} is refused: {response.error_message}"
-                )
+                raise AuthenticationError(f"{who} is refused: {response.error_message}")
             data = exchange.step(bytes(response.auth_bytes))
+    except TokenUnavailableError as error:
+        raise AuthenticationError(str(error)) from None
     except (RecordError, SaslError) as error:
         raise AuthenticationError(f"SASL with {connection}: {error}") from None
 

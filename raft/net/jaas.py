@@ -1,4 +1,4 @@
-"""JAAS lines: the user name and password of `sasl.jaas.config`.
+"""JAAS lines: the user name and password, or the client's id and secret, of `sasl.jaas.config`.
 
 Source: Apache Kafka 4.3, Security, JAAS configuration.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from raft.net.oauthbearer import OAUTHBEARER
 from raft.net.sasl import PLAIN
 
 _JAAS: Final = re.compile(
@@ -17,6 +18,7 @@ _OPTION: Final = re.compile(r"([^\s=]+)=(?:\"((?:\\.|[^\"\\])*)\"|([^\s;]*))")
 _MODULES: Final = {
     "org.apache.kafka.common.security.plain.PlainLoginModule": PLAIN,
     "org.apache.kafka.common.security.scram.ScramLoginModule": "SCRAM",
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": OAUTHBEARER,
 }
 
 

@@ -32,11 +32,9 @@ from raft.net.oauthbearer import (
 from raft.net.scram import SCRAM, ScramClient, ScramCredential, ScramError, ScramServer
 
 PLAIN: Final = "PLAIN"
-MECHANISMS: Final = (PLAIN, *SCRAM)
-"""The mechanisms of clients here."""
-
-SERVER_MECHANISMS: Final = (*MECHANISMS, OAUTHBEARER)
-"""The mechanisms of servers here; GSSAPI is not among them."""
+PASSWORD_MECHANISMS: Final = (PLAIN, *SCRAM)
+MECHANISMS: Final = (*PASSWORD_MECHANISMS, OAUTHBEARER)
+"""The mechanisms here, of clients and of servers; GSSAPI is not among them."""
 
 MAX_NAME: Final = 255  # characters of a user name: more cannot be a principal's here
 
@@ -188,6 +186,17 @@ class Credentials:
     password: str = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class TokenCredentials:
+    """The tokens that a client authenticates with.
+
+    `get_token` may block, and raises `raft.net.token_source.TokenUnavailableError`.
+    """
+
+    get_token: Callable[[], str] = field(repr=False)
+    mechanism: str = OAUTHBEARER
+
+
 class ClientExchange(Protocol):
     """The client's side of one authentication."""
 
@@ -203,6 +212,19 @@ def client_exchange(credentials: Credentials) -> ClientExchange:
     if credentials.mechanism == PLAIN:
         return _PlainClient(credentials)
     return _ScramClientExchange(credentials)
+
+
+class TokenExchange:
+    """The client side of OAUTHBEARER with one token."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def step(self, data: bytes | None) -> bytes | None:
+        """Return the token first; then None, or the answer to a refusal (RFC 7628, 3.2.3)."""
+        if data is None:
+            return f"n,,\x01auth=Bearer {self._token}\x01\x01".encode()
+        return b"\x01" if data else None
 
 
 class _PlainClient:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from raft.net.certificates import TlsContexts
-from raft.net.sasl import Credentials, ServerMechanisms
+from raft.net.sasl import Credentials, ServerMechanisms, TokenCredentials
 
 PLAINTEXT: Final = "PLAINTEXT"
 SSL: Final = "SSL"
@@ -44,7 +44,7 @@ class OutgoingSecurity:
     """The security of the connections that a node or a command opens."""
 
     tls: TlsContexts | None = None
-    sasl: Credentials | None = None
+    sasl: Credentials | TokenCredentials | None = None
 
 
 _of_process: list[OutgoingSecurity | None] = [None]

@@ -45,7 +45,13 @@ class SecuredNode:
         mechanisms: tuple[str, ...] = ("PLAIN",),
         more: str = "",
         format_options: tuple[str, ...] = (),
+        token_file: Path | None = None,
     ) -> None:
+        """Write the settings of a node, and format its directory.
+
+        Args:  token_file: the token as which the node connects to its own controller, by
+                   OAUTHBEARER; None: it connects by PLAIN.
+        """
         self.home = home
         self.mechanisms = mechanisms
         self.ca = Authority()
@@ -74,10 +80,18 @@ class SecuredNode:
             f"ssl.keystore.password={STORE_PASSWORD}\n"
             f"ssl.truststore.location={self.ca_file}\n"
             "listener.name.ssl.ssl.client.auth=required\n"
-            "sasl.enabled.mechanisms=" + ",".join(mechanisms) + "\n"
-            "listener.name.controller.sasl.enabled.mechanisms=PLAIN\n"
-            f"listener.name.controller.plain.sasl.jaas.config={own}\n"
-            f"listener.name.sasl_ssl.plain.sasl.jaas.config={in_properties(plain)}\n"
+            "sasl.enabled.mechanisms="
+            + ",".join(mechanisms)
+            + "\n"
+            + (
+                "listener.name.controller.sasl.enabled.mechanisms=PLAIN\n"
+                f"listener.name.controller.plain.sasl.jaas.config={own}\n"
+                if token_file is None
+                else "listener.name.controller.sasl.enabled.mechanisms=OAUTHBEARER\n"
+                "sasl.mechanism.controller.protocol=OAUTHBEARER\n"
+                f"sasl.oauthbearer.token.endpoint.url={token_file.as_uri()}\n"
+            )
+            + f"listener.name.sasl_ssl.plain.sasl.jaas.config={in_properties(plain)}\n"
             f"listener.name.sasl_plaintext.plain.sasl.jaas.config={in_properties(plain)}\n"
             f"log.dirs={home / 'logs'}\n"
             f"esker.storage.directory.path={home / 'objects'}\n"

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.clients.secured import SecuredNode
+from tests.clients.secured import NODE, SecuredNode
 from tests.interop.conftest import kafka, kafka_release, written_by_kafka
 from tests.interop.kafka_run import ToolFailedError
 from tests.raft.net.oauth_world import AUDIENCE, FOREIGN_KEY, ISSUER, token, write_jwks
@@ -19,11 +19,14 @@ pytestmark = pytest.mark.slow
 
 MECHANISM = "OAUTHBEARER"
 SKEW_S = 2
+FIRST_TOKEN_S = 20
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
     home = tmp_path_factory.mktemp("oauth")
+    own = home / "node-token"  # with this one the node connects to its own controller
+    own.write_text(token(sub=NODE, exp=int(time.time()) + FIRST_TOKEN_S))
     more = (
         f"sasl.oauthbearer.jwks.endpoint.url={write_jwks(home / 'jwks.json')}\n"
         f"sasl.oauthbearer.expected.audience={AUDIENCE}\n"
@@ -32,7 +35,8 @@ def node(tmp_path_factory):
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
         "super.users=User:alice;User:node-1\n"
     )
-    with SecuredNode(home, ("PLAIN", MECHANISM), more) as started:
+    with SecuredNode(home, ("PLAIN", MECHANISM), more, token_file=own) as started:
+        own.write_text(token(sub=NODE))
         made = started.run("topics", "create", "t", config=started.command_config("SASL_SSL"))
         assert made.returncode == 0, made.stderr
         yield started
@@ -169,6 +173,34 @@ def test_a_producer_goes_on_with_new_tokens_on_one_connection(node):
     assert set(delivered) == {None}
     assert len(made) >= 3
     assert not errors
+
+
+def test_a_command_authenticates_with_the_token_in_a_file(node):
+    file = node.home / "command-token"
+    config = node.home / "token.properties"
+    config.write_text(
+        "security.protocol=SASL_SSL\n"
+        f"ssl.truststore.location={node.ca_file}\n"
+        f"sasl.mechanism={MECHANISM}\n"
+        f"sasl.oauthbearer.token.endpoint.url={file.as_uri()}\n"
+    )
+    file.write_text(token())
+    assert "t" in node.run("topics", "list", config=config).stdout.split()
+    file.write_text(token(FOREIGN_KEY))
+    refused = node.run("topics", "list", config=config)
+    assert refused.returncode == 1
+    assert "the token is refused: " in refused.stderr
+    file.unlink()
+    assert f"no token from {file.as_uri()}" in node.run("topics", "list", config=config).stderr
+
+
+def test_a_node_connects_anew_with_a_new_token_when_its_first_one_has_expired(node):
+    """The producer's test before it takes most of the first token's lifetime."""
+    ended = f"the session of User:{NODE} is over"
+    wait_until(lambda: ended in node.output.read_text(), "the first session ends")
+    config = node.command_config("SASL_SSL")
+    made = node.run("topics", "create", "later", config=config)
+    assert made.returncode == 0, made.stderr
 
 
 @pytest.mark.soak

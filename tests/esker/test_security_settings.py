@@ -7,18 +7,26 @@ import time
 import pytest
 
 from esker.client.security import CommandConfigError, read_command_config
-from esker.server.security import listener_security
+from esker.server.security import listener_security, node_outgoing_security
 from esker.settings.config import ConfigError, load_config, parse_config
-from esker.settings.security import properties_of, protocol_of
+from esker.settings.security import is_secret, properties_of, protocol_of
 from raft.net.certificates import TlsSettingError
-from raft.net.client_properties import security_of
+from raft.net.client_properties import KAFKAS_HANDLER, security_of
 from raft.net.jaas import parse_jaas
 from raft.net.oauthbearer import TokenError
+from raft.net.sasl import TokenCredentials
 from tests.esker.test_config import BROKER, GOOD, INSECURE
 from tests.pki import Authority
 from tests.raft.net.oauth_world import token, write_jwks
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required "
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
+TOKEN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "OAUTHBEARER",
+    TOKEN_URL: "file:///etc/token",
+}
 SASL = {
     "listeners": "SASL_SSL://127.0.0.1:9092",
     "ssl.keystore.location": "/etc/server.pem",
@@ -143,13 +151,13 @@ def test_a_controller_listens_beyond_loopback_only_with_authentication(more, sta
         parse_config(settings)
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
-def test_a_controller_listener_refuses_mechanisms_other_than_plain(mechanism):
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN,SCRAM-SHA-512"])
+def test_a_controller_listener_refuses_mechanisms_that_need_the_cluster_log(mechanism):
     settings = {
         **GOOD,
         "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": mechanism,
-        "sasl.oauthbearer.jwks.endpoint.url": "https://id.example/keys",
+        "listener.name.controller.plain.sasl.jaas.config": PLAIN + 'user_n="x";',
     }
     with pytest.raises(ConfigError, match="take PLAIN"):
         parse_config(settings)
@@ -163,6 +171,45 @@ def oauth_settings(url, **more):
         "sasl.oauthbearer.jwks.endpoint.url": url,
         **more,
     }
+
+
+CONTROLLER = {
+    **GOOD,
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT",
+    "listener.name.controller.sasl.enabled.mechanisms": "OAUTHBEARER",
+    "sasl.oauthbearer.jwks.endpoint.url": "file:///etc/jwks.json",
+    "sasl.mechanism.controller.protocol": "OAUTHBEARER",
+    "sasl.oauthbearer.token.endpoint.url": "https://id.example/token",
+    "sasl.oauthbearer.client.credentials.client.id": "node-1",
+    "sasl.oauthbearer.client.credentials.client.secret": "very-secret",
+}
+
+
+def test_a_node_connects_to_controllers_by_tokens_of_an_identity_provider():
+    security = node_outgoing_security(parse_config(CONTROLLER))
+    assert isinstance(security.sasl, TokenCredentials)
+    assert "very-secret" not in repr(security)
+    assert is_secret("sasl.oauthbearer.client.credentials.client.secret")
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"sasl.oauthbearer.token.endpoint.url": ""}, "token.endpoint.url"),
+        ({"sasl.oauthbearer.token.endpoint.url": "http://id.example/"}, "token.endpoint.url"),
+        ({"sasl.oauthbearer.token.endpoint.url": "https://a@id.example/"}, "token.endpoint.url"),
+        ({"sasl.oauthbearer.token.endpoint.url": "file:///t"}, "credentials.client.id"),
+        ({"sasl.oauthbearer.client.credentials.client.id": ""}, "credentials.client.id"),
+        ({"sasl.oauthbearer.client.credentials.client.secret": ""}, "credentials.client.secret"),
+        ({"sasl.mechanism.controller.protocol": "PLAIN"}, "sasl.mechanism.controller.protocol"),
+        ({"sasl.mechanism.controller.protocol": "SCRAM-SHA-256"}, "controller.protocol"),
+    ],
+)
+def test_a_nodes_error_of_its_own_tokens_names_the_setting_and_no_secret(changes, key):
+    with pytest.raises(ConfigError, match=key) as refused:
+        node_outgoing_security(parse_config({**CONTROLLER, **changes}))
+    assert "very-secret" not in str(refused.value)
 
 
 def test_a_listeners_settings_of_tokens_reach_the_check_of_its_tokens(tmp_path):
@@ -223,7 +270,20 @@ def test_a_node_refuses_a_properties_file_with_secrets_that_every_user_can_read(
         ({"sasl.mechanism": "PLAIN"}, "sasl.mechanism"),
         (
             {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"},
-            "sasl.mechanism",
+            TOKEN_URL,
+        ),
+        (TOKEN | {TOKEN_URL: "http://id.example/token"}, TOKEN_URL),
+        (TOKEN | {TOKEN_URL: "https://id.example/token"}, "sasl.oauthbearer.client.credentials"),
+        (TOKEN | {"sasl.oauthbearer.scope": "x"}, "sasl.oauthbearer.scope"),
+        (TOKEN | {"sasl.login.callback.handler.class": "x.Y"}, "sasl.login.callback"),
+        (TOKEN | {"sasl.jaas.config": OAUTH + 'clientId="a";'}, "sasl.oauthbearer.client"),
+        (TOKEN | {"sasl.jaas.config": OAUTH + 'extension_a="b";'}, "sasl.jaas.config"),
+        (TOKEN | {"sasl.jaas.config": PLAIN + 'username="a";'}, "sasl.jaas.config"),
+        (TOKEN | {"security.protocol": "SSL"}, "sasl.mechanism"),
+        (
+            TOKEN
+            | {"sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN + "username=a password=b"},
+            TOKEN_URL,
         ),
         ({"security.protocol": "SASL_PLAINTEXT"}, "sasl.mechanism"),
         (
@@ -245,6 +305,24 @@ def test_the_error_for_a_client_property_of_a_command_names_the_property(propert
     with pytest.raises(TlsSettingError) as refused:
         security_of(properties)
     assert refused.value.key.startswith(key)
+
+
+def test_a_command_reads_tokens_and_a_clients_secret_from_the_properties_of_kafkas_tools(tmp_path):
+    file = tmp_path / "token"
+    file.write_text(token())
+    security = security_of(TOKEN | {TOKEN_URL: file.as_uri(), "sasl.jaas.config": OAUTH})
+    assert security.sasl.get_token() == file.read_text()
+    properties = TOKEN | {
+        TOKEN_URL: "https://id.example/token",
+        "sasl.login.callback.handler.class": KAFKAS_HANDLER,
+        "sasl.jaas.config": OAUTH + 'clientId="a" clientSecret="very-secret" scope="s";',
+    }
+    security = security_of(properties)
+    assert security.sasl.mechanism == "OAUTHBEARER"
+    assert "very-secret" not in repr(security)
+    both = properties | {"sasl.oauthbearer.client.credentials.client.id": "a"}
+    with pytest.raises(TlsSettingError, match="both given"):
+        security_of(both)
 
 
 def test_a_command_reads_user_and_trust_store_from_a_file_of_client_properties(tmp_path):

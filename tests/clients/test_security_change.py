@@ -81,8 +81,11 @@ class Cluster:
         new.replace(self.home / f"node{node}.pem")
 
     def serial(self, node: int) -> int:
-        """Return the serial number of the certificate that a node shows now."""
-        shown = ssl.get_server_certificate(("127.0.0.1", self.ports["NEW"][node]), timeout=10)
+        """Return the serial number of the certificate that a node shows now, once it listens."""
+        address = ("127.0.0.1", self.ports["NEW"][node])
+        shown = wait_until(
+            lambda: ssl.get_server_certificate(address, timeout=10), retry_on=(OSError,)
+        )
         return x509.load_pem_x509_certificate(shown.encode()).serial_number
 
     # --- nodes ------------------------------------------------------------------------------

@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from esker.commands.spark import app as spark_commands
+from spark_jobs.readers.object_store import StoreOptions, open_store
 from spark_jobs.source.option_error import OptionError
 from spark_jobs.topics.coordinates import CoordinatesError, LostOffsetsError, TopicPartition
 from spark_jobs.topics.planning import RecordsPartition
 from spark_jobs.topics.records_source import EskerRecords, RecordsReader
 from spark_jobs.topics.records_stream import RecordsStreamReader, limit_ends
 from tests.clients.cluster import EskerCluster
+from tests.diskless.stores.conftest import new_bucket, s3_endpoint
 from tests.spark_jobs.topics_world import (
     SETTINGS,
     TopicsWorld,
@@ -28,6 +32,8 @@ from tests.spark_jobs.topics_world import (
     rows_of,
 )
 from tests.waiting import wait_until
+
+__all__ = ["s3_endpoint"]
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +136,39 @@ def logs_of(world: TopicsWorld) -> dict[str, str]:
 
 def test_coordinates_from_logs_give_the_same_rows(world: TopicsWorld) -> None:
     assert read_rows({**logs_of(world), "subscribe": "random"}) == world.consume("random")
+
+
+def test_a_log_directory_an_archive_and_a_bucket_give_the_same_rows(
+    world: TopicsWorld, tmp_path: Path, s3_endpoint: str
+) -> None:
+    expected = world.consume("random")
+    directory, archive = world.cluster.log_dir(1), tmp_path / "archive"
+    config = new_bucket(s3_endpoint)
+    options = StoreOptions(config.endpoint_url, config.region)
+    bucket = open_store(f"s3://{config.bucket}/data", options)
+
+    def read(**source: str) -> list[Any]:
+        return read_rows({"includeHeaders": "true", "subscribe": "random", **source})
+
+    def agree() -> bool:
+        """Logs are some seconds old, and the objects that they name may be merged already."""
+        words = ("archive", "--log-dir", str(directory), "--out", str(archive))
+        assert CliRunner().invoke(spark_commands, words).exit_code == 0
+        for path in objects_in(world.cluster.store):
+            bucket.write(str(path.relative_to(world.cluster.store)), path.read_bytes())
+        in_bucket = {
+            "store": bucket.uri,
+            "endpoint": str(config.endpoint_url),
+            "region": str(config.region),
+        }
+        assert read(archive=str(archive), **in_bucket) == expected
+        assert read(logDir=str(directory), store=str(world.cluster.store)) == expected
+        return True
+
+    wait_until(agree, "the logs on disk are those of now", retry_on=(CoordinatesError, OSError))
+    elsewhere = f"s3://{config.bucket}/elsewhere"
+    with pytest.raises(CoordinatesError, match=f"object .* is not in {elsewhere} on"):
+        read(archive=str(archive), store=elsewhere, endpoint=str(config.endpoint_url))
 
 
 def test_starting_and_ending_offsets_are_those_of_sparks_kafka_source(world: TopicsWorld) -> None:
@@ -238,6 +277,57 @@ def test_records_deleted_after_planning_are_a_stated_loss(
         list(reader.read(tasks[0]))
     assert list(lenient.read(tasks[0])) == []
     assert "fading-0: offsets 0 to 0 were deleted" in caplog.text
+
+
+def test_a_scan_while_its_objects_are_deleted_is_right_or_states_what_it_lost(
+    world: TopicsWorld,
+) -> None:
+    """Brokers merge what was planned, and the log start moves on between tasks; one broker dies."""
+    world.create("vanishing")
+    world.fill("vanishing", seed=9, count=60)
+    producer = world.producer()
+    expected = world.consume("vanishing")
+    options = {"subscribe": "vanishing", "maxRecordsPerPartition": "20"}
+    strict, tasks = planned(world, **options)
+    lenient, _ = planned(world, **options, failOnDataLoss="false")
+    keys = {run.object_key for task in tasks for piece in task.pieces for run in piece.runs}
+    world.delete_records("vanishing", 0, 50)
+    store = world.cluster.store
+
+    def are_merged() -> bool:
+        for index in (0, 1):  # neighbours to merge with
+            producer.produce("vanishing", value=b"later", partition=index)
+        producer.flush()
+        return sum((store / key).exists() for key in keys) < len(keys)
+
+    wait_until(are_merged, "planned objects are merged and gone")
+    right = lost = 0
+    for number, task in enumerate(tasks):
+        if number == len(tasks) // 2:
+            world.cluster.kill(world.cluster.broker_ids[0])
+            world.cluster.launch(world.cluster.broker_ids[0])
+            world.cluster.wait_until_ready(world.cluster.broker_ids[0])
+        (index,) = {piece.partition.partition for piece in task.pieces}
+        first, end = task.pieces[0].first_offset, task.pieces[-1].end_offset
+        ahead = [row[2] for row in expected if row[1] == index and row[2] > end]
+        if number % 4 == 0 and ahead:
+            world.delete_records("vanishing", index, ahead[min(len(ahead) - 1, 30)])
+        rows = [row for row in expected if row[1] == index and first <= row[2] < end]
+        loss: LostOffsetsError | None = None
+        try:
+            found = [row for batch in strict.read(task) for row in rows_of(batch)]
+        except LostOffsetsError as error:
+            loss = error
+            found = [row for batch in lenient.read(task) for row in rows_of(batch)]
+        if loss is None:
+            right += 1
+        else:
+            lost += 1
+            assert loss.log_start > first
+            rows = [row for row in rows if row[2] >= loss.log_start]
+        assert sorted(found, key=lambda row: row[:3]) == rows
+    assert right > 0, "no task read its rows"
+    assert lost > 0, "no task stated a loss"
 
 
 def test_another_store_is_an_error_and_never_data_loss(world: TopicsWorld, tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ from tests.simulation.shrink import shrink
 from tests.simulation.snapshot_mutants import SNAPSHOT_MUTANTS
 from tests.simulation.world import MS, SECOND
 
-CHUNKS: Final = 3  # for workers to share; each large enough to see every rare thing
-SCHEDULES: Final = 309  # the mutants that chance finds at all, it finds in the first 33
-LEAST_EVENTS: Final = 450_000
+CHUNKS: Final = 2  # for workers to share; each large enough to see every rare thing
+SCHEDULES: Final = 156  # the mutants that chance finds at all, it finds in the first 33
+LEAST_EVENTS: Final = 220_000
 MORE_SEEDS: Final = 60  # for a mutant whose pinned one no longer kills it
 STORM: Final = "pytest tests/simulation -k storm"
 

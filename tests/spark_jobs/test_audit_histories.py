@@ -85,7 +85,7 @@ def test_audits_of_valid_random_coordinator_histories_find_no_violation() -> Non
     wanted = (
         "checkpoints compared", "from a checkpoint", "type 1104", "type 1109", "type 1110",
     )  # fmt: skip
-    live_until_seen(AuditedAppends, seen, wanted, lives=25, steps=50)
+    live_until_seen(AuditedAppends, seen, wanted, lives=13, steps=50)
 
 
 def test_audits_of_valid_random_histories_with_replaced_runs_find_no_violation() -> None:

@@ -747,4 +747,4 @@ def test_the_coordinator_on_a_raft_quorum_decides_like_the_coordinator_in_memory
         "strangers",
         *(f"restarts on {how.value}" for how in Restart),
     )
-    live_until_seen(QuorumVersusMemory, seen, wanted, lives=80, steps=50)
+    live_until_seen(QuorumVersusMemory, seen, wanted, lives=40, steps=50)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from raft.segments import Log
 from raft.segments.segment import segment_name
-from tests.examples import seeds
+from tests.examples import examples, seeds
 from tests.raft.segments.conftest import batch
 from tests.raft.segments.model import DIRECTORY, LogAndModel
 from tests.simulation.disk import PowerLoss, SimulatedDisk
@@ -49,7 +49,7 @@ def run(model: LogAndModel, operations: list[tuple]) -> None:
         getattr(model, name)(*arguments)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(operations=OPERATIONS)
 def test_without_power_loss_the_segmented_log_behaves_like_a_python_list_of_batches(operations):
     model = LogAndModel(SimulatedDisk())
@@ -59,7 +59,7 @@ def test_without_power_loss_the_segmented_log_behaves_like_a_python_list_of_batc
     model.check_indexes()
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     rounds=st.lists(
         st.tuples(OPERATIONS, st.integers(0, 120), st.integers(0, 2)), min_size=1, max_size=3
@@ -179,7 +179,7 @@ STORY = [
 ]
 
 
-@pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_a_log_opens_after_a_crash_at_any_disk_operation(seed):
     disk = SimulatedDisk()
     run(LogAndModel(disk), STORY)

@@ -75,6 +75,12 @@ def test_the_tables_commands_write_and_describe_a_table(world: TopicsWorld, tmp_
     assert "50 rows in" in invoke("run", "--once", "--interval", "1")
     catalog = open_catalog(str(tmp_path / "lake"), None, {})
     assert rows_of(catalog) == expected_rows(world)
+    compact = ["tables", "compact", "random", "--warehouse", str(tmp_path / "lake")]
+    done = CliRunner().invoke(app, [*compact, "--min-files", "2", "--json"])
+    (compacted,) = json.loads(done.output)["tables"]
+    assert compacted["replaced_files"] > compacted["new_files"] > 0
+    assert rows_of(catalog) == expected_rows(world)
+    assert "ReplacedFiles" in CliRunner().invoke(app, compact).output
 
     world.create("compacted", cleanup_policy="compact")
     words_of = words(world, tmp_path / "lake", "run", "--once")

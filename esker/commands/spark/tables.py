@@ -1,8 +1,8 @@
 """`esker spark tables`: keeps topics as Iceberg tables, each record once.
 
 `run` takes each table on from where it is, again and again or once; `describe` shows how far tables
-are behind their topics. The tables say where to go on: there is no checkpoint, and a run that was
-killed is simply started again.
+are behind their topics; `compact` merges their small files. The tables say where to go on: there is
+no checkpoint, and a run that was killed is simply started again.
 
 Source: docs/design/tables.md.
 """
@@ -53,6 +53,8 @@ app = CommandGroup(
 _WHERE: Final = "--store esker-data/objects --warehouse lake"
 RUN_EXAMPLE: Final = f"Example: esker spark tables run orders visits {_WHERE}"
 DESCRIBE_EXAMPLE: Final = f"Example: esker spark tables describe orders {_WHERE}"
+
+COMPACT_EXAMPLE: Final = "Example: esker spark tables compact orders visits --warehouse lake"
 
 _TOPIC: Final = 2  # resource type of a topic
 NAMESPACE: Final = "kafka"
@@ -210,6 +212,33 @@ SkipLost = Annotated[
         help="Go on behind records that were deleted before they were read; default: stop.",
     ),
 ]
+TargetMib = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=1_024,
+        metavar="MIB",
+        help="Size of a compacted file at most, in MiB; files below half of it are small; "
+        "default: 128.",
+    ),
+]
+MinFiles = Annotated[
+    int,
+    typer.Option(
+        min=2,
+        metavar="COUNT",
+        help="Number of small files of one day or hour from which on they are merged; default: 5.",
+    ),
+]
+RemoveAfterHours = Annotated[
+    float,
+    typer.Option(
+        min=1.0,
+        metavar="HOURS",
+        help="Age from which on a file that no snapshot has is removed, in hours; longer than any "
+        "batch takes; default: 24.",
+    ),
+]
 MetricsPort = Annotated[
     int | None,
     typer.Option(
@@ -317,6 +346,60 @@ def describe(
     )
 
 
+@app.command(epilog=COMPACT_EXAMPLE)
+def compact(
+    topics: Topics,
+    warehouse: Warehouse = None,
+    catalog: CatalogUri = None,
+    catalog_property: CatalogProperty = [],  # noqa: B006 (Typer's form)
+    namespace: Namespace = NAMESPACE,
+    target_mib: TargetMib = 128,
+    min_files: MinFiles = 5,
+    remove_after_hours: RemoveAfterHours = 24.0,
+    as_json: AsJson = False,
+) -> None:
+    """Merge small files of the tables of topics, and remove files that no snapshot has.
+
+    May run beside `run`. Replaced files go once the snapshots that have them are expired.
+    """
+    try:
+        from spark_jobs.topic_tables.compacting import CompactSettings
+        from spark_jobs.topic_tables.compacting import compact as compact_table
+        from spark_jobs.topic_tables.job import table_name
+    except ModuleNotFoundError as error:
+        stop_for_missing_package(error)
+    opened = _open_catalog(warehouse, catalog, catalog_property)
+    settings = CompactSettings(target_mib << 20, min_files, remove_after_hours * 3_600)
+    found = []
+    try:
+        for topic in topics:
+            name = (*namespace.split("."), table_name(topic))
+            done = compact_table(opened, name, settings)
+            found.append(
+                {
+                    "topic": topic,
+                    "replaced_files": sum(one.files for one in done.replaced),
+                    "new_files": len(done.replaced),
+                    "rows": sum(one.rows for one in done.replaced),
+                    "bytes_before": sum(one.bytes_before for one in done.replaced),
+                    "bytes_after": sum(one.bytes_after for one in done.replaced),
+                    "removed_files": done.removed,
+                }
+            )
+    except KeyboardInterrupt:
+        stop("interrupted; run the same command to continue", INTERRUPTED)
+    except Exception as error:  # of any catalogue
+        stop(_sentence(error), ENVIRONMENT)
+    print_result(
+        lambda: {"tables": found},
+        lambda: [table(_COMPACTED, [[str(one[key]) for key in one] for one in found])],
+        as_json=as_json,
+    )
+
+
+_COMPACTED: Final = (
+    "Topic", "ReplacedFiles", "NewFiles", "Rows", "BytesBefore", "BytesAfter", "RemovedFiles",
+)  # fmt: skip
 _DESCRIBED: Final = (
     "Topic", "Table", "Rows", "Files", "Bytes", "DeadLetters", "LagRecords", "LagSeconds",
 )  # fmt: skip

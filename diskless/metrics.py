@@ -41,6 +41,7 @@ from diskless.produce.object_writer import WriterCounters
 from diskless.produce.service import ProduceCounters
 from diskless.quotas.throttling import Throttling
 from diskless.topic_metrics import TopicCollector
+from diskless.zones import ZoneTraffic
 
 PREFIX = "esker_broker_"
 
@@ -110,6 +111,7 @@ class BrokerCollector:
         staleness: Staleness,
         throttling: Throttling,
         unknown_racks: Callable[[], Mapping[str, int]],
+        zones: ZoneTraffic,
         topics: TopicCollector,
         segments: LocalSegments | None = None,
     ) -> None:
@@ -130,6 +132,7 @@ class BrokerCollector:
         self._staleness = staleness
         self._throttling = throttling
         self._unknown_racks = unknown_racks
+        self._zones = zones
         self._topics = topics
         self._segments = segments
 
@@ -149,6 +152,10 @@ class BrokerCollector:
         yield from self._quota_metrics()
         text = "Requests of clients in a rack without a broker"
         yield _counters("unknown_racks", text, "rack", self._unknown_racks())
+        text = "Bytes of Produce requests, by the client's zone: same, other, unknown"
+        yield _counters("zone_bytes_in", text, "zone", self._zones.bytes_in)
+        text = "Bytes of batches sent to consumers, by the client's zone: same, other, unknown"
+        yield _counters("zone_bytes_out", text, "zone", self._zones.bytes_out)
         yield from self._topics.collect()
 
     def _produce_metrics(self) -> Iterator[Metric]:

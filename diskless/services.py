@@ -72,6 +72,7 @@ from diskless.topic_metrics import TopicCollector
 from diskless.traffic import Traffic
 from diskless.transactions.owner import TransactionOwner
 from diskless.transactions.proofs import TransactionProofs
+from diskless.zones import ZoneTraffic
 from raft.net import ServerConnection
 from raft.net.handlers import Served
 from records import native_batch
@@ -161,8 +162,13 @@ class Services:
             Windows(values["quota.window.num"], values["quota.window.size.seconds"] * 1_000),
             idle_ms=lambda: int(values["connections.max.idle.ms"]),
         )
+        self.zones = ZoneTraffic(lambda: values["broker.rack"] or None)
         self.records = RecordApis(
-            self.produce, self.fetch, gate=self._gate, fetch_limit=self.throttling.fetch_limit
+            self.produce,
+            self.fetch,
+            self.zones,
+            gate=self._gate,
+            fetch_limit=self.throttling.fetch_limit,
         )
         self.groups = GroupApis(
             cluster,
@@ -330,6 +336,7 @@ class Services:
             staleness=self.staleness,
             throttling=self.throttling,
             unknown_racks=lambda: self.clusters.unknown_racks,
+            zones=self.zones,
             topics=TopicCollector(
                 self._cluster, self.traffic, self._values["esker.metrics.max.series"]
             ),

@@ -47,6 +47,7 @@ BROKER_ROOTS: Final = (
     "diskless.request_time",
     "diskless.traffic",
     "diskless.transactions",
+    "diskless.zones",
 )
 """Modules that every folder of the broker may import; they import none of those folders."""
 

@@ -26,7 +26,9 @@ from diskless.fetch.service import FetchService
 from diskless.produce.old_versions import LAST_VERSION
 from diskless.produce.service import ProduceService
 from diskless.request_time import timed
+from diskless.zones import ZoneTraffic
 from raft.net import Frame, Reply, RequestHeader, ServerConnection
+from raft.net.connection import Answer
 from raft.net.handlers import Served
 from records.codec import decode_message
 from records.rpc.fetch import FetchRequest
@@ -50,6 +52,7 @@ class RecordApis:
         self,
         produce: ProduceService,
         fetch: FetchService,
+        zones: ZoneTraffic,
         *,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         gate: Gate | None = None,
@@ -63,6 +66,7 @@ class RecordApis:
         """
         self._produce = produce
         self._fetch = fetch
+        self._zones = zones
         self._max_answer_bytes = max_answer_bytes
         self._gate = gate
         self._fetch_limit = fetch_limit
@@ -78,7 +82,7 @@ class RecordApis:
         fetch, produce = FetchRequest.schema().versions, ProduceRequest.schema().versions
         assert produce.first == LAST_VERSION + 1, f"Produce is served from {produce.first}"
         return {
-            PRODUCE: Served(0, produce.last, self._produce.serve),
+            PRODUCE: Served(0, produce.last, self._serve_produce),
             FETCH: Served(fetch.first, fetch.last, self._serve_fetch),
         }
 
@@ -94,6 +98,12 @@ class RecordApis:
     def fetches(self) -> int:
         """Return the number of Fetch requests that are waiting or being answered."""
         return sum(map(len, self._tasks.values()))
+
+    def _serve_produce(
+        self, connection: ServerConnection, header: RequestHeader, body: Frame
+    ) -> Answer:
+        self._zones.produced(header.client_id, len(body))
+        return self._produce.serve(connection, header, body)
 
     def _serve_fetch(
         self, connection: ServerConnection, header: RequestHeader, body: Frame
@@ -141,6 +151,10 @@ class RecordApis:
             if finish is not None:
                 answer = finish(answer)
             parts = await encode(header, answer, answer.responses)
+            batch_bytes = sum(
+                len(one.records or b"") for topic in answer.responses for one in topic.partitions
+            )
+            self._zones.fetched(header.client_id, request.rack_id, batch_bytes)
         except Exception as error:
             reply.fail(error)
             return

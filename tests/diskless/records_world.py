@@ -35,6 +35,7 @@ from diskless.stores.faults import FaultyStore
 from diskless.stores.memory import MemoryStore
 from diskless.traffic import Traffic
 from diskless.transactions.proofs import TransactionProofs
+from diskless.zones import ZoneTraffic
 from records.batch import TRANSACTIONAL, iter_batches, iter_records
 from records.batch_writer import build_batch
 from records.rpc.batch_coordinator import CommitBatchesResponse
@@ -143,7 +144,8 @@ class RecordsBroker:
         )
         self.segments: LocalSegments | None = None
         self.filler: SegmentFiller | None = None
-        self.apis = RecordApis(self.produce_service, self.fetch_service)
+        self.zones = ZoneTraffic(lambda: None)
+        self.apis = RecordApis(self.produce_service, self.fetch_service, self.zones)
         self.handlers = self.apis.handlers()
         self.cleaner = Cleaner(
             self.cluster, self.store, key_prefix="", random=random, interval_s=10.0

@@ -55,6 +55,7 @@ def collector(broker: RecordsBroker) -> BrokerCollector:
         staleness=broker.staleness,
         throttling=Throttling(broker.cluster, Windows(), idle_ms=lambda: 600_000),
         unknown_racks=lambda: {"nowhere": 3},
+        zones=broker.zones,
         topics=TopicCollector(broker.cluster, broker.traffic, max_series=1_000),
         segments=LocalSegments(
             LocalSegmentsSettings(Path("never-begun"), "c-1", 1), wall_ms=broker.world.wall_ms
@@ -109,6 +110,7 @@ def test_a_brokers_metrics_count_produced_and_fetched_records() -> None:
                 'replica_age_seconds{coordinator="0"}': 31,
                 "replica_age_limit_seconds": 30,
                 'unknown_racks_total{rack="nowhere"}': 3,
+                'zone_bytes_out_total{zone="unknown"}': len(found.records or b""),
             }
             assert {name: seen.get(name) for name in expected} == expected
             await broker.end()

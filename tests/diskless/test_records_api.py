@@ -167,7 +167,10 @@ def on_socket(
             broker = RecordsBroker(world, 1)
             if max_answer_bytes is not None:
                 broker.apis = RecordApis(
-                    broker.produce_service, broker.fetch_service, max_answer_bytes=max_answer_bytes
+                    broker.produce_service,
+                    broker.fetch_service,
+                    broker.zones,
+                    max_answer_bytes=max_answer_bytes,
                 )
                 broker.handlers = broker.apis.handlers()
             socket = Socket(broker)

@@ -297,12 +297,9 @@ def _change(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Itera
         f"{'grew' if change > 0 else 'shrank'} by {size(abs(change))} "
         f"({share(abs(change), stored)})"
     )
-    prices = report.question.prices
-    if before["currency"] == now["currency"]:
-        text += (
-            f", and a month costs {prices.text(now['amount'])} instead of "
-            f"{prices.text(before['amount'])}"
-        )
+    costs, costed = (report.question.prices.text(row["amount"]) for row in (now, before))
+    if before["currency"] == now["currency"] and costs != costed:
+        text += f", and a month costs {costs} instead of {costed}"
     yield Finding(COST, text + ".")
 
 

@@ -120,7 +120,7 @@ def test_a_later_report_in_the_same_directory_shows_the_trend(
     earlier = read_history(tmp_path, report.cluster_id, before_ms=later_ms)
     assert read_history(tmp_path, report.cluster_id, before_ms=harbour.now_ms) == ()
     assert [row["as_of_ms"] for row in earlier] == [harbour.now_ms]
-    half = {**earlier[0], "live_bytes": earlier[0]["live_bytes"] // 2}
+    half = {**earlier[0], "live_bytes": earlier[0]["live_bytes"] // 2, "amount": 0.01}
     question = Question(now_ms=later_ms, earlier=(half,))
     later = make_report(harbour.logs, LocalReportEngine(), question)
     found = summarise(later)

@@ -25,15 +25,25 @@ def read_uvarints(
 
     Raises:  ValueError if a varint is longer than `max_bytes`.
     """
-    last = len(raw) - 1
-    byte = raw[np.minimum(positions, last)]
-    value, after = (byte & 0x7F).astype(np.uint64), positions + 1
-    more = np.flatnonzero(byte >= 0x80)
+    low = raw.take(positions, mode="clip")
+    has_more = low >= 0x80
+    if not has_more.any():
+        return low.astype(np.uint64), positions + 1
+    high = raw.take(positions + 1, mode="clip")
+    if (high < 0x80).all():  # two bytes at the most, as for most lengths: no more indexes needed
+        bits = low & 0x7F
+        value = bits.astype(np.uint64)
+        value |= (high * has_more).astype(np.uint64) << np.uint64(7)
+        after = positions + 1
+        after += has_more
+        return value, after
+    value, after = (low & 0x7F).astype(np.uint64), positions + 1
+    more = np.flatnonzero(has_more)
     shift = 7
     while len(more):
         if shift == 7 * max_bytes:
             raise ValueError(f"varint is longer than {max_bytes} bytes")
-        byte = raw[np.minimum(after[more], last)]
+        byte = raw.take(after[more], mode="clip")
         value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         after[more] += 1
         more = more[byte >= 0x80]

@@ -342,16 +342,20 @@ def _find_records(bodies: _Bodies, counts: Numbers) -> tuple[Numbers, Numbers]:
     raw = np.frombuffer(bodies.data, np.uint8)
     positions, limits, left, indexes = bodies.begins, bodies.ends, counts, first_records
     while len(positions) >= _FEW:
-        lengths, after = read_uvarints(raw, positions)
-        positions = after + (lengths >> np.uint64(1)).view(np.int64)
-        ends[indexes] = positions
-        left, indexes, is_last = left - 1, indexes + 1, left == 1
-        if np.any(positions > limits) or np.any(positions[is_last] != limits[is_last]):
+        steps = int(left.min())  # until the first batch ends
+        for _ in range(steps):
+            lengths, positions = read_uvarints(raw, positions)
+            positions += (lengths >> np.uint64(1)).view(np.int64)
+            ends[indexes] = positions
+            indexes = indexes + 1
+        # No length is negative, so no record ends behind its batch if the last one does not.
+        left = left - steps
+        is_open = left > 0
+        if (positions[~is_open] != limits[~is_open]).any():
             raise _UnsoundError
-        if is_last.any():
-            positions, limits, left, indexes = (
-                column[~is_last] for column in (positions, limits, left, indexes)
-            )
+        positions, limits, left, indexes = (
+            column[is_open] for column in (positions, limits, left, indexes)
+        )
     places = (positions, limits, left, indexes)
     for begin, end, count, index in zip(*(place.tolist() for place in places), strict=True):
         found = _follow(bodies.data, begin, count)

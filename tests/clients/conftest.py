@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.clients.cluster import EskerCluster
+from tests.clients.cluster import FIRST_BROKER, EskerCluster
 from tests.clients.world import World
 
 PATIENT: Final = {
@@ -24,8 +24,13 @@ soon."""
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EskerCluster]:
-    """Three quorum nodes and two brokers, ready. Do not kill any of them."""
-    with EskerCluster(tmp_path_factory.mktemp("cluster"), settings=PATIENT) as running:
+    """Three quorum nodes and two brokers, ready. Do not kill any of them.
+
+    The first broker has local segments, the second one has none.
+    """
+    home = tmp_path_factory.mktemp("cluster")
+    cached = {FIRST_BROKER: {"esker.cache.dir": str(home / "cache")}}
+    with EskerCluster(home, settings=PATIENT, settings_of=cached) as running:
         running.start()
         yield running
 

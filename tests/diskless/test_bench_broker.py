@@ -21,6 +21,12 @@ def test_the_benchmark_of_esker_with_default_settings_runs_without_errors() -> N
 
 
 @pytest.mark.soak
+def test_the_benchmark_of_local_segments_runs_without_errors() -> None:
+    lines = printed("bench_local_segments", "--tiny")
+    assert lines.count("CPU s/GB") == 6
+
+
+@pytest.mark.soak
 def test_the_broker_benchmark_with_real_processes_runs_without_errors() -> None:
     lines = printed("bench_broker", "latency", "lowest", "throughput", "--tiny")
     for words in ("slow store", "end to end / floor", "1 MiB    batches"):

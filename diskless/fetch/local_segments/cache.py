@@ -185,8 +185,9 @@ class LocalSegments:
             log.error("action=begin error=%r", self.fault)
             self._release()
             return
-        for segment, _ in sorted(found, key=lambda pair: pair[1]):
-            self._insert(segment, loop.time())
+        now, wall_s = loop.time(), self._wall_ms() / 1_000
+        for segment, used_at in sorted(found, key=lambda pair: pair[1]):
+            self._insert(segment, now - max(0.0, wall_s - used_at))
         self._make_room()
         self._writes.start()
         log.info(
@@ -316,24 +317,26 @@ class LocalSegments:
         if known is None:
             return pieces, True
         offset, left = from_offset, max_bytes
+        segment: Segment | None = None
+        index = 0
         for run in runs:
             identity = identify(run)
             while offset <= run.last_offset:
-                place = self._find(known, offset, identity)
-                if place is None:
-                    return pieces, True
-                segment, index = place
-                self._use(segment)
-                for entry in segment.ranges(index):
-                    if entry.identity != identity or not (
-                        entry.first_offset <= offset <= entry.last_offset
-                    ):
-                        break
-                    if pieces and entry.size_bytes > left:
-                        return pieces, False
-                    pieces.append(_Piece(segment, entry))
-                    left -= entry.size_bytes
-                    offset = entry.last_offset + 1
+                entry = None if segment is None else segment.covering(index, offset, identity)
+                if entry is None:
+                    place = self._find(known, offset, identity)
+                    if place is None:
+                        return pieces, True
+                    segment, index = place
+                    self._use(segment)
+                    entry = entry_at(segment.entries, index)
+                if pieces and entry.size_bytes > left:
+                    return pieces, False
+                assert segment is not None, f"a range of no segment: {entry}"
+                pieces.append(_Piece(segment, entry))
+                left -= entry.size_bytes
+                offset = entry.last_offset + 1
+                index += 1  # mostly the next range is the next one of the file
         return pieces, False
 
     def _find(self, known: _Partition, offset: int, identity: bytes) -> tuple[Segment, int] | None:

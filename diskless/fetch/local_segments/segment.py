@@ -96,13 +96,22 @@ class Segment:
         entry = entry_at(self.entries, index)
         return index if entry.identity == identity and entry.first_offset <= offset else None
 
+    def covering(self, index: int, offset: int, identity: bytes) -> Entry | None:
+        """Return the readable range at an index if it covers this offset of this run."""
+        if index >= self.readable:
+            return None
+        entry = entry_at(self.entries, index)
+        if entry.identity != identity or not entry.first_offset <= offset <= entry.last_offset:
+            return None
+        return entry
+
     def _last_offset(self, index: int) -> int:
         begin = index * ENTRY_BYTES + 8
         return int.from_bytes(self.entries[begin : begin + 8], "big", signed=True)
 
-    def ranges(self, first: int = 0) -> Iterator[Entry]:
-        """Yield the readable ranges from this index on."""
-        for index in range(first, self.readable):
+    def ranges(self) -> Iterator[Entry]:
+        """Yield the readable ranges."""
+        for index in range(self.readable):
             yield entry_at(self.entries, index)
 
 

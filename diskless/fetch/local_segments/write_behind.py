@@ -10,6 +10,8 @@ Source: docs/design/local-segments.md#filling.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -22,6 +24,8 @@ QUEUE_BYTES: Final = 32 * 1024 * 1024
 ITEM_BYTES: Final = 1024 * 1024
 PIECE_BYTES: Final = 4 * 1024 * 1024  # written between two pauses
 PIECE_ITEMS: Final = 256
+FREE_BYTES: Final = 1024**3
+"""What is left free on the disk: a quorum's log on it must not find it full."""
 
 
 class _Item:
@@ -148,7 +152,16 @@ def _write_all(appends: Sequence[Append]) -> tuple[int, OSError | None]:
     """Write to several segments; return how many were written, and the error of the next."""
     for index, append in enumerate(appends):
         try:
+            if not index:
+                _check_free(append.segment)
             write(append)
         except OSError as error:
             return index, error
     return len(appends), None
+
+
+def _check_free(segment: Segment) -> None:
+    """Raise OSError if the disk is nearly full."""
+    found = os.statvfs(segment.path.parent.parent)
+    if found.f_bavail * found.f_frsize < FREE_BYTES:
+        raise OSError(errno.ENOSPC, f"less than {FREE_BYTES // 1024**2} MiB of the disk are free")

@@ -442,6 +442,18 @@ def test_a_disk_that_refuses_to_write_stops_filling_for_a_while_and_nothing_else
     story(work)
 
 
+def test_a_disk_that_is_nearly_full_is_not_filled_further(monkeypatch) -> None:
+    async def work(world: World) -> None:
+        monkeypatch.setattr("diskless.fetch.local_segments.write_behind.FREE_BYTES", 2**62)
+        await world.write(5)
+        await asyncio.sleep(SETTLED_S)
+        assert "MiB of the disk are free (ENOSPC)" in world.segments.fault
+        assert not world.files()
+        await world.compare()
+
+    story(work)
+
+
 def test_a_disk_that_refuses_at_the_start_leaves_a_broker_without_local_segments(
     monkeypatch,
 ) -> None:

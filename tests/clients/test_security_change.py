@@ -256,6 +256,7 @@ def test_a_cluster_moves_to_sasl_ssl_and_renews_its_certificates_under_load(
                 assert before > 1_000
                 old.stop()
                 roll("brokers without the old one", new, BROKERS, NEW, NEW)
+                roll("plain restarts with SASL_SSL", new, NODES, NEW, NEW)
                 for cluster.identity in ("off", "log", "enforce"):
                     roll(f"identity {cluster.identity}", new, NODES, NEW, NEW)
                 renew_certificates(cluster, new, gaps)

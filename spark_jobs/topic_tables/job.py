@@ -116,6 +116,7 @@ class TopicJob:
     catalog: Catalog
     engine: Engine
     values: Values
+    backwards: bool = False  # from where the table began to the topic's first offset
     skip: frozenset[tuple[int, int]] = field(default=frozenset(), init=False)
     rows: IcebergTable = field(init=False)
     letters: IcebergTable | None = field(default=None, init=False)
@@ -124,10 +125,11 @@ class TopicJob:
     def __post_init__(self) -> None:
         name = table_name(self.topic)
         self.options = read_options(self.settings.source, self.topic)
-        self.rows = IcebergTable(self.catalog, (*self.settings.namespace, name), RUN)
+        key = BACKFILL if self.backwards else RUN
+        self.rows = IcebergTable(self.catalog, (*self.settings.namespace, name), key)
         if self.settings.on_bad_record == "dead-letter" and not self.values.is_raw:
             dead = (*self.settings.namespace, name + DEAD_LETTERS)
-            self.letters = IcebergTable(self.catalog, dead, RUN)
+            self.letters = IcebergTable(self.catalog, dead, key)
 
     def start(self) -> None:
         """Make the tables if they are not there, and take them over.
@@ -135,6 +137,10 @@ class TopicJob:
         Raises:  JobError; TableError; ProgressError; CoordinatesError; what the catalogue raises.
         """
         if not self.rows.load():
+            if self.backwards:
+                raise JobError(
+                    f"there is no table {self.rows}: make it with `esker spark tables run`"
+                )
             self._create()
         self._check_topic()
         self.rows.take_over()
@@ -146,9 +152,12 @@ class TopicJob:
             )
         if self.letters is not None:
             if not self.letters.load():
-                start = self.rows.progress
+                texts = self.rows.table.properties
                 self.letters.create(
-                    DEAD_LETTER_COLUMNS, partition_by=self.settings.partition_by, start=start
+                    DEAD_LETTER_COLUMNS,
+                    partition_by=self.rows.partition_by,
+                    start=self.rows.progress,
+                    properties={key: texts[key] for key in (RUN, BACKFILL) if key in texts},
                 )
             self.letters.take_over()
             self.skip = self._dead_already(self.letters)
@@ -176,21 +185,20 @@ class TopicJob:
 
     def _dead_already(self, letters: IcebergTable) -> frozenset[tuple[int, int]]:
         """Return the records whose dead letters were committed, and whose batch was not."""
-        offsets = self.rows.progress.offsets
-        ahead = {
-            index: offsets.get(index, 0)
-            for index, end in letters.progress.offsets.items()
-            if end > offsets.get(index, 0)
-        }
-        if not ahead:
+        rows, dead = self.rows.progress.offsets, letters.progress.offsets
+        ahead: dict[int, range] = {}
+        for index in rows.keys() | dead.keys():
+            ends = (rows.get(index, 0), dead.get(index, 0))
+            ahead[index] = range(*(reversed(ends) if self.backwards else ends))
+        first = min((some.start for some in ahead.values() if some), default=None)
+        if first is None:
             return frozenset()
         scan = letters.table.scan(
-            row_filter=f"offset >= {min(ahead.values())}",
-            selected_fields=("partition", "offset"),
+            row_filter=f"offset >= {first}", selected_fields=("partition", "offset")
         )
         found = scan.to_arrow()
         pairs = zip(found["partition"].to_pylist(), found["offset"].to_pylist(), strict=True)
-        return frozenset(one for one in pairs if one[0] in ahead and one[1] >= ahead[one[0]])
+        return frozenset(one for one in pairs if one[1] in ahead.get(one[0], ()))
 
     # --- one step -------------------------------------------------------------------------------
 
@@ -201,15 +209,9 @@ class TopicJob:
                  the catalogue raises.
         """
         began = time.monotonic()
-        begins = self._begins()
         with open_coordinates(self.options) as coordinates:
             bounds = self._bounds(coordinates)
-            ends = self._next_ends(begins, bounds)
-            wanted = [
-                Wanted(place, begins.get(place, 0), end)
-                for place, end in sorted(ends.items())
-                if end > begins.get(place, 0)
-            ]
+            wanted = self._next_ranges(bounds)
             there = check_ranges(wanted, bounds, fail_on_data_loss=self.options.fail_on_data_loss)
             pieces = plan(coordinates, self.options, there) if there else []
         if not wanted:
@@ -223,7 +225,8 @@ class TopicJob:
                 f"{self.topic}: {bad} bad records, the first at {first_bad}; nothing was committed "
                 "(--on-bad-record dead-letter keeps them in a table of their own)"
             )
-        self._commit(written, {one.partition.partition: one.end_offset for one in wanted})
+        edge = "first_offset" if self.backwards else "end_offset"
+        self._commit(written, {one.partition.partition: getattr(one, edge) for one in wanted})
         return Step(
             sum(file.rows for one in written for file in one.files),
             bad,
@@ -247,22 +250,34 @@ class TopicJob:
     def _bounds(self, coordinates: Any) -> dict[TopicPartition, Bounds]:
         return topic_bounds(coordinates, self.topic)
 
-    def _next_ends(
-        self, begins: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
-    ) -> dict[TopicPartition, int]:
-        """Return where the next batch ends."""
-        for place, begin in begins.items():
-            if place not in bounds or bounds[place].end < begin:
+    def _next_ranges(self, bounds: Mapping[TopicPartition, Bounds]) -> list[Wanted]:
+        """Return the offsets of the next batch."""
+        here = self._begins()
+        for place, offset in here.items():
+            if place not in bounds or bounds[place].end < offset:
                 raise JobError(
-                    f"{self.rows} has {place} up to offset {begin}, and the topic "
+                    f"{self.rows} has {place} up to offset {offset}, and the topic "
                     f"{'ends at ' + str(bounds[place].end) if place in bounds else 'lacks it'}: "
                     "was it deleted and created again? Drop the table, or name another namespace"
                 )
-        ends = {place: one.end for place, one in bounds.items()}
-        return limit_ends(begins, ends, self.settings.max_records)
+        most = self.settings.max_records
+        if self.backwards:
+            starts = {place: bounds[place].log_start for place in here}
+            counts = limit_ends(starts, here, most)
+            ranges = [
+                Wanted(place, offset - counts[place] + starts[place], offset)
+                for place, offset in sorted(here.items())
+            ]
+        else:
+            ends = limit_ends(here, {place: one.end for place, one in bounds.items()}, most)
+            ranges = [Wanted(place, here.get(place, 0), end) for place, end in sorted(ends.items())]
+        return [one for one in ranges if one.end_offset > one.first_offset]
 
     def _lag(self, bounds: Mapping[TopicPartition, Bounds]) -> Lag:
-        return lag_of(self.rows.progress, bounds)
+        if not self.backwards:
+            return lag_of(self.rows.progress, bounds)
+        begins = self._begins().items()
+        return Lag(sum(max(0, first - bounds[place].log_start) for place, first in begins), 0.0)
 
     def _write(self, pieces: Sequence[Any]) -> list[Written]:
         """Have tasks write files; where they meet new schemas, learn these and begin again."""
@@ -305,7 +320,9 @@ class TopicJob:
         files = [file for one in written for file in one.files]
         self.rows.commit(files, offsets, newest_ms=max(times, default=None))
         now = self.rows.progress.offsets
-        self.skip = frozenset(one for one in self.skip if one[1] >= now.get(one[0], 0))
+        self.skip = frozenset(
+            one for one in self.skip if (one[1] < now.get(one[0], 0)) == self.backwards
+        )
 
     def _discard(self, written: Sequence[Written]) -> None:
         """Delete the files of a batch that is not committed."""

@@ -82,6 +82,13 @@ def test_the_tables_commands_write_and_describe_a_table(world: TopicsWorld, tmp_
     assert rows_of(catalog) == expected_rows(world)
     assert "ReplacedFiles" in CliRunner().invoke(app, compact).output
 
+    lake = tmp_path / "late"
+    late = words(world, lake, "run", "--once", "--starting", "latest")
+    assert CliRunner().invoke(app, late).output == ""
+    filled = CliRunner().invoke(app, words(world, lake, "backfill", "--max-records", "200"))
+    assert (filled.output.count("rows in"), "0 records before it" in filled.output) == (2, True)
+    assert rows_of(open_catalog(str(lake), None, {})) == expected_rows(world)
+
     world.create("compacted", cleanup_policy="compact")
     words_of = words(world, tmp_path / "lake", "run", "--once")
     words_of[2] = "compacted"

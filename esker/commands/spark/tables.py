@@ -1,8 +1,9 @@
 """`esker spark tables`: keeps topics as Iceberg tables, each record once.
 
 `run` takes each table on from where it is, again and again or once; `describe` shows how far tables
-are behind their topics; `compact` merges their small files. The tables say where to go on: there is
-no checkpoint, and a run that was killed is simply started again.
+are behind their topics; `backfill` adds what was before their begin; `compact` merges their small
+files. The tables say where to go on: there is no checkpoint, and a run that was killed is simply
+started again.
 
 Source: docs/design/tables.md.
 """
@@ -54,6 +55,7 @@ _WHERE: Final = "--store esker-data/objects --warehouse lake"
 RUN_EXAMPLE: Final = f"Example: esker spark tables run orders visits {_WHERE}"
 DESCRIBE_EXAMPLE: Final = f"Example: esker spark tables describe orders {_WHERE}"
 
+BACKFILL_EXAMPLE: Final = f"Example: esker spark tables backfill orders {_WHERE}"
 COMPACT_EXAMPLE: Final = "Example: esker spark tables compact orders visits --warehouse lake"
 
 _TOPIC: Final = 2  # resource type of a topic
@@ -293,7 +295,7 @@ def run(
     A run may be killed at any time; the next one goes on from the last commit. Of several runs on
     one table the last one works, and the others stop.
     """
-    make_values = _values(value_format, schema_file, message, schemas)
+    values = _values(value_format, schema_file, message, schemas)
     at = target(None, bootstrap_server)
     _refuse_compacted(at, topics, timeout_ms)
     made = _settings(
@@ -301,19 +303,87 @@ def run(
         partition_by=partition_by.value, starting=starting.value, max_records=max_records,
         skip_lost=skip_lost, on_bad_record=on_bad_record.value,
     )  # fmt: skip
-    opened = _open_catalog(warehouse, catalog, catalog_property)
-    metrics = _serve_metrics(metrics_port)
-    session: AbstractContextManager[Any] = nullcontext()
+    _keep(
+        _Work(
+            made,
+            topics,
+            _open_catalog(warehouse, catalog, catalog_property),
+            values,
+            _serve_metrics(metrics_port),
+            as_json=as_json,
+        ),
+        None if once else interval,
+        _session(engine, master, memory, spark_log, debug=debug),
+    )
+
+
+@app.command(epilog=BACKFILL_EXAMPLE)
+def backfill(
+    topics: Topics,
+    store: StoreUri,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    bootstrap_server: Server = None,
+    warehouse: Warehouse = None,
+    catalog: CatalogUri = None,
+    catalog_property: CatalogProperty = [],  # noqa: B006 (Typer's form)
+    namespace: Namespace = NAMESPACE,
+    value_format: FormatOption = ValueFormat.RAW,
+    schema_file: SchemaFile = None,
+    message: MessageOption = None,
+    schemas: Schemas = None,
+    on_bad_record: OnBadRecordOption = OnBadRecord.DEAD_LETTER,
+    max_records: MaxRecords = 5_000_000,
+    engine: EngineOption = EngineName.LOCAL,
+    master: Master = None,
+    memory: Memory = MEMORY,
+    spark_log: SparkLog = None,
+    debug: Debug = False,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 30_000,
+) -> None:
+    """Add the records from before the offsets at which tables began, the newest first.
+
+    For tables that began at the latest offset. May run beside `run`; if interrupted, run the same
+    command again.
+    """
+    values = _values(value_format, schema_file, message, schemas)
+    at = target(None, bootstrap_server)
+    made = _settings(
+        at, store, endpoint, region, namespace, timeout_ms,
+        max_records=max_records, on_bad_record=on_bad_record.value,
+    )  # fmt: skip
+    _keep(
+        _Work(
+            made,
+            topics,
+            _open_catalog(warehouse, catalog, catalog_property),
+            values,
+            as_json=as_json,
+            backwards=True,
+        ),
+        None,
+        _session(engine, master, memory, spark_log, debug=debug),
+    )
+
+
+def _session(
+    engine: EngineName, master: str | None, memory: str, spark_log: Path | None, *, debug: bool
+) -> AbstractContextManager[Any]:
     if engine is EngineName.SPARK or master is not None:
-        session = spark_session("tables", master, memory, spark_log, debug=debug)
+        return spark_session("tables", master, memory, spark_log, debug=debug)
+    return nullcontext()
+
+
+def _keep(work: _Work, interval_s: float | None, session: AbstractContextManager[Any]) -> None:
+    """Take tables on, and end the command with the exit code of what happened."""
     try:
         with session as spark:
-            work = _Run(made, topics, opened, _engine(spark), make_values, metrics, as_json=as_json)
-            failed = work.loop(None if once else interval)
+            failed = work.loop(_engine(spark), interval_s)
     except KeyboardInterrupt:
         stop("interrupted; run the same command to continue", INTERRUPTED)
     if failed:
-        raise typer.Exit(PARTLY if len(failed) < len(topics) else ENVIRONMENT)
+        raise typer.Exit(PARTLY if len(failed) < len(work.topics) else ENVIRONMENT)
 
 
 @app.command(epilog=DESCRIBE_EXAMPLE)
@@ -405,7 +475,7 @@ _DESCRIBED: Final = (
 )  # fmt: skip
 
 
-class _Run:
+class _Work:
     """Takes tables on, one topic after the other; what stops a topic leaves the others alone."""
 
     def __init__(
@@ -413,26 +483,29 @@ class _Run:
         settings: JobSettings,
         topics: Sequence[str],
         catalog: Catalog,
-        engine: Any,
         make_values: Callable[[], Values],
-        metrics: TablesMetrics | None,
+        metrics: TablesMetrics | None = None,
         *,
         as_json: bool,
+        backwards: bool = False,
     ) -> None:
+        self.topics = topics
         self._settings = settings
         self._catalog = catalog
-        self._engine = engine
         self._make_values = make_values
-        self._started: dict[str, TopicJob | None] = dict.fromkeys(topics)
         self._metrics = metrics
         self._as_json = as_json
+        self._backwards = backwards
+        self._engine: Any = None
+        self._started: dict[str, TopicJob | None] = dict.fromkeys(topics)
         self.failed: dict[str, str] = {}
 
-    def loop(self, interval_s: float | None) -> Mapping[str, str]:
+    def loop(self, engine: Any, interval_s: float | None) -> Mapping[str, str]:
         """Take all tables on until nothing is missing, or for ever; return failed topics.
 
         Args:    interval_s: seconds to wait where nothing is missing; None: stop there.
         """
+        self._engine = engine
         while len(self.failed) < len(self._started):
             behind = [self._step(topic, once=interval_s is None) for topic in self._started]
             if any(behind):
@@ -451,8 +524,9 @@ class _Run:
         try:
             job = self._started[topic]
             if job is None:
+                values = self._make_values()
                 job = TopicJob(
-                    self._settings, topic, self._catalog, self._engine, self._make_values()
+                    self._settings, topic, self._catalog, self._engine, values, self._backwards
                 )
                 job.start()
                 self._started[topic] = job
@@ -483,7 +557,7 @@ class _Run:
         bad = f", {step.bad} bad (the first: {step.first_bad})" if step.bad else ""
         typer.echo(
             f"{now} {topic}: {step.rows} rows in {step.seconds:.1f} s{bad}; "
-            f"{step.lag.records} records behind"
+            f"{step.lag.records} records {'before it' if self._backwards else 'behind'}"
         )
 
 

@@ -4,8 +4,9 @@
 of Python's standard library into it, line by line, while the quorum's leaders are killed; a group
 of two consumers reads them back; every line is compared. Then the cluster is asked what it knows,
 and each object in its store is verified. Spark plans a retention sweep from the log, which is
-applied; files go, everything is audited (`examples.demo_pipeline`). Last, and shortly: a metadata
-log that Apache Kafka wrote is decoded and encoded again to the same bytes.
+applied; files go, everything is audited (`examples.demo_pipeline`). The topic becomes an Iceberg
+table, which DuckDB and Spark ask (`examples.demo_tables`). Last, and shortly: a metadata log that
+Apache Kafka wrote is decoded and encoded again to the same bytes.
 
 Every ticked line was checked just before it was printed. If one did not hold, the demo would end
 there, with exit code 1.
@@ -27,6 +28,7 @@ from examples.demo_clients import Lines, Reading, real_lines, same_lines, write
 from examples.demo_cluster import CLUSTER_LOG, COORDINATOR_LOG, Cluster, DemoFailedError
 from examples.demo_pipeline import sow, sweep
 from examples.demo_saying import claim, command, failed, heading, quiet
+from examples.demo_tables import keep_as_table
 from raft.segments.files import RealFileSystem
 from records.batch import Batch, iter_batches, iter_records
 from records.batch_writer import build_batch
@@ -196,6 +198,8 @@ def main() -> int:
             describe(it)
             heading("Retention from outside: Spark plans it from the log")
             sweep(it, sow(it, lines))
+            heading("A topic as an Iceberg table")
+            keep_as_table(it, TOPIC, lines)
         heading("A metadata log that Apache Kafka 4.3.1 wrote")
         kafka_log()
     except (DemoFailedError, RecordError) as error:

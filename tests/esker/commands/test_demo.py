@@ -42,7 +42,7 @@ def test_the_demo_succeeds_with_the_output_shown_in_readme() -> None:
     assert demonstrating.returncode == 0, out + err
     assert (err, "\x1b" in out, "✗" in out) == ("", False, False)
     claims = [line for line in out.splitlines() if line.startswith("  ✓")]
-    assert len(claims) == 15
+    assert len(claims) == 18
     assert max(map(len, claims)) <= 100
 
     printed = iter([shape(line) for line in out.splitlines() if line])

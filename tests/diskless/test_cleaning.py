@@ -56,10 +56,27 @@ class Coordinator:
         )
 
 
+class EveryOther:
+    """A hold of every object with an odd id, until it is over."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.noted: list[int] = []
+
+    async def note(self, coordinator: int) -> None:
+        self.noted.append(coordinator)
+
+    def is_held(self, coordinator: int, object_id: int) -> bool:
+        assert coordinator == 0
+        return not self.is_over and object_id % 2 == 1
+
+
 class Scene:
     """A store with a hundred live objects and some deletable ones, and one cleaning broker."""
 
-    def __init__(self, world: ClusterWorld, dead: int, broker_id: int = 1) -> None:
+    def __init__(
+        self, world: ClusterWorld, dead: int, broker_id: int = 1, hold: EveryOther | None = None
+    ) -> None:
         self.memory = MemoryStore(lambda: 0)
         self.coordinator = Coordinator(range(100, 100 + dead))
         for object_id in range(100 + dead):
@@ -75,6 +92,7 @@ class Scene:
             random=Random(1),
             interval_s=10.0,
             forget=self.forgotten.append,
+            hold=hold,
         )
 
     def check(self, left: int = 0) -> None:
@@ -102,6 +120,25 @@ def test_the_object_cleaner_deletes_in_bulk_only_the_objects_that_the_coordinato
         assert await scene.cleaner.clean()
 
     claim(work, dead=2 * BULK + 500)
+
+
+def test_objects_that_a_backup_may_need_are_left_and_others_behind_them_are_deleted() -> None:
+    async def on_loop() -> None:
+        async with ClusterWorld() as world:
+            hold = EveryOther()
+            scene = Scene(world, 3 * BULK, hold=hold)
+            scene.coordinator.to_delete.sort(key=lambda key: -(KEYS.object_id(key) % 2))
+            assert await scene.cleaner.clean()
+            scene.check(left=3 * BULK // 2)
+            assert all(KEYS.object_id(key) % 2 for key in scene.coordinator.to_delete)
+            assert scene.cleaner.counters.held == 3 * BULK // 2
+            assert hold.noted == [0]
+            hold.is_over = True
+            assert await scene.cleaner.clean()
+            scene.check()
+            assert scene.cleaner.counters.held == 0
+
+    run(on_loop)
 
 
 def test_the_object_cleaner_runs_periodically_and_stops_when_closed() -> None:

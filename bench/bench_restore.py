@@ -1,11 +1,12 @@
-"""How long does a restore take, from a broker's directory to the directories of three voters?
+"""How long does a restore take, from a broker's directory or a backup to three voters' directories?
 
     python -m bench.bench_restore [--tiny]
 
 In one process, without the claim's wait and without a store: reading and checking the directory,
 building the states, writing the checkpoints, and the new directories. The lost coordinator's log
 has one commit for each object, of a batch in each of a thousand partitions, and no checkpoint: the
-slowest copy to read. Beside it the floor, the bytes of that log read and their checksums computed.
+slowest copy to read. The backup is one cut of the same logs, in a directory. Beside it the floor,
+the bytes of that log read and their checksums computed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from esker.restore.backups import BackupSource
 from esker.restore.directories import write_directory
 from esker.restore.run import prepare
 from esker.settings.config import parse_config
@@ -32,6 +34,7 @@ from records.diskless import DisklessPartitionsRecord, LeaseGrantedRecord, Objec
 from records.metadata import PartitionRecord, TopicRecord
 from records.schema import MetadataRecord
 from tests.coordinator.batch.actors import TOPIC
+from tests.esker.restore.backing_up import back_up
 from tests.esker.restore.lost import (
     COORDINATOR,
     EPOCH,
@@ -148,22 +151,39 @@ def measure(home: Path, runs: int, partitions: int) -> None:
         GROUPS: [(EPOCH, one) for one in group_records(0)],
     }
     source = write_node(home / "101", logs)
+    (home / "store").mkdir()
+    back_up(home, logs)
     del logs
     floor_s = read_floor(source / COORDINATOR.name)
+    broker = voter(home, 4) | {
+        "process.roles": "broker",
+        "listeners": "PLAINTEXT://127.0.0.1:9101",
+        "esker.storage.directory.path": str(home / "store"),
+    }
+    backup = BackupSource(settings=parse_config(broker))
+    for name, sources, cut in (("directory", [source], None), ("backup", [], backup)):
+        prepared_s, whole_s = restore(home / f"from-{name}", sources, cut, partitions)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(
+            f"{runs:>9,} runs, {partitions:>6,} partitions, from a {name}: checkpoints "
+            f"{prepared_s:.1f} s, three directories after {whole_s:.1f} s; the log's bytes alone "
+            f"{floor_s:.2f} s, ratio {whole_s / floor_s:.0f}; at most {grown:.0f} MB"
+        )
+
+
+def restore(
+    home: Path, sources: list[Path], backup: BackupSource | None, partitions: int
+) -> tuple[float, float]:
+    """Seconds until the checkpoints are written, and until the directories are."""
+    home.mkdir()
     files, began = RealFileSystem(), time.perf_counter()
-    with prepare([source], home / "scratch") as prepared:
+    with prepare(sources, home / "scratch", backup=backup) as prepared:
         prepared_s = time.perf_counter() - began
         assert prepared.restored.partitions == partitions
         for node in (1, 2, 3):
             settings = parse_config(voter(home, node))
             write_directory(files, settings, NEW_ID, prepared.restored.checkpoints)
-    whole_s = time.perf_counter() - began
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(
-        f"{runs:>9,} runs, {partitions:>6,} partitions: checkpoints {prepared_s:.1f} s, three "
-        f"directories after {whole_s:.1f} s; the log's bytes alone {floor_s:.2f} s, ratio "
-        f"{whole_s / floor_s:.0f}; at most {grown:.0f} MB"
-    )
+    return prepared_s, time.perf_counter() - began
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.acknowledged: dict[tuple[int, int], bytes] = {}
+        self.times_ms: dict[tuple[int, int], float] = {}  # when each was acknowledged
 
     def split(
         self, found: Mapping[tuple[int, int], Shown], exact_ends: Mapping[int, int]
@@ -94,7 +95,9 @@ class Load:
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
-            self.ledger.acknowledged[message.partition(), message.offset()] = message.value()
+            place = message.partition(), message.offset()
+            self.ledger.acknowledged[place] = message.value()
+            self.ledger.times_ms[place] = time.time() * 1_000
         else:
             self.failures.append(str(error))
 
@@ -136,6 +139,13 @@ def delete(cluster: EskerCluster, *nodes: int) -> None:
     """Lose the disks of stopped nodes."""
     for node in nodes:
         shutil.rmtree(cluster.log_dir(node))
+
+
+def newest_cut_ms(cluster: EskerCluster) -> int:
+    """Return when the newest backup began: all that was acknowledged before is in it."""
+    path = max((cluster.store / "backup" / cluster.cluster_id / "manifest").iterdir())
+    began_ms: int = json.loads(path.read_text().splitlines()[0])["began_ms"]
+    return began_ms
 
 
 def apply_words(

@@ -283,6 +283,9 @@ def test_a_cluster_is_restored_again_and_again_at_random_moments(
         cluster.start()
         Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
         for timeline in range(1, losses + 1):
+            if from_backup:  # a cluster without one is lost with its directories
+                config = f"--config={cluster.properties(cluster.broker_ids[0])}"
+                esker("backup", "now", config, f"--backup-cluster={cluster.cluster_id}")
             with Load(cluster.bootstrap, TOPIC, PARTITIONS, ledger):
                 wait_for_records(ledger, len(ledger.acknowledged) + 100)
                 time.sleep(random.uniform(0, 6))

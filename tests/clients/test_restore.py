@@ -140,7 +140,7 @@ def stored(cluster: EskerCluster) -> set[str]:
     return {
         str(path.relative_to(cluster.store))
         for path in cluster.store.rglob("[0-9]*")
-        if path.is_file()
+        if path.is_file() and not path.is_relative_to(cluster.store / "backup")
     }
 
 
@@ -411,3 +411,36 @@ def test_brokers_are_killed_and_backups_fail_before_everything_but_the_bucket_is
         )
         assert late_s >= outage_s
         assert all(ledger.times_ms[place] >= cut_ms for place in lost)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_deleted_objects_stay_in_the_store_while_a_backup_that_can_be_restored_needs_them(
+    tmp_path: Path,
+) -> None:
+    retention_s = 15
+    settings = FAST | BACKED_UP
+    settings |= {
+        "esker.backup.retention.ms": str(retention_s * 1_000),
+        "diskless.file.delete.delay.ms": "2000",
+        "esker.file.delete.interval.ms": "300",
+    }
+    ledger = Ledger()
+    with EskerCluster(tmp_path, settings=settings) as cluster:
+        cluster.start()
+        client = Confluent(cluster.bootstrap)
+        client.create_topic(TOPIC, PARTITIONS, {})
+        config = f"--config={cluster.properties(cluster.broker_ids[0])}"
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS, ledger):
+            wait_for_records(ledger, 300)
+        esker("backup", "now", config)
+        before = stored(cluster)
+        assert before
+        deleted_at = time.monotonic()
+        client.delete_topic(TOPIC)
+        while time.monotonic() - deleted_at < retention_s:
+            assert before <= stored(cluster)
+            time.sleep(0.5)
+        wait_until(lambda: not before & stored(cluster), "the objects are deleted")
+        print(f"gone {time.monotonic() - deleted_at:.0f} s after the topic")
+        assert esker("backup", "verify", config, "--all")["faults"] == []

@@ -130,7 +130,8 @@ def trusts_the_times_of_marks(patch: pytest.MonkeyPatch) -> None:
     def is_held(self: DeletionHold, coordinator: int, object_id: int) -> bool:
         times = {one: at for at, one in self._replica(coordinator).marked_objects(0, 1 << 40)}
         seen = self._seen[coordinator]
-        before = [times[one] for one, below in seen.items() if below <= self._backup.below]
+        released: Any = self._backup
+        before = [times[one] for one, below in seen.items() if below <= released.below]
         return object_id not in times or not before or times[object_id] > max(before)
 
     patch.setattr(DeletionHold, "is_held", is_held)

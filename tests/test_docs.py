@@ -50,6 +50,17 @@ def test_every_file_named_in_the_documentation_exists(page: Path) -> None:
         assert list(ROOT.glob(name)), name
 
 
+def test_every_test_named_in_the_documentation_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", (ROOT / "docs/testing.md").read_text())
+    assert len(named) > 10
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
+    ]
+    assert not missing, missing
+
+
 def test_the_docs_index_lists_every_page() -> None:
     index = ROOT / "docs" / "README.md"
     linked = {target.partition("#")[0] for target in LINK.findall(prose(index))}

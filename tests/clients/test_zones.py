@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,16 @@ def produce(bootstrap: str, zone: str) -> None:
         producer.produce("t", VALUE, partition=number % PARTITIONS, on_delivery=on_delivery)
     assert producer.flush(DEADLINE_S) == 0
     assert not failed
+
+
+def holding(directory: Path, data: bytes) -> list[Path]:
+    """The files below a directory that hold these bytes."""
+    found = []
+    for file in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # a probe that was deleted
+            if data in file.read_bytes():
+                found.append(file)
+    return found
 
 
 def consume(bootstrap: str, zone: str, client_id: str) -> int:
@@ -107,6 +118,12 @@ def test_with_rack_hints_no_record_byte_crosses_zones_but_through_the_store(tmp_
             assert [fetched("other"), fetched("unknown")] == [0, 0], zone
             read_bytes = metrics(ports[zone])["esker_broker_store_get_bytes_total"]
             assert read_bytes <= 1.1 * 2 * in_each, f"zone {zone} read what two others wrote, once"
+
+        # KIP-1163's test plan: disks of nodes are used for metadata only.
+        assert holding(cluster.store, VALUE), "records are in the store, as they were sent"
+        for node in (1, 101, 102, 103):
+            assert holding(cluster.log_dir(node), b"esker"), "a node has files"
+            assert not holding(cluster.log_dir(node), VALUE), f"node {node} has records"
 
         # Without its only broker a zone is served by another one: the counter sees that.
         cluster.stop(101)

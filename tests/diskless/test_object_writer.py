@@ -204,6 +204,59 @@ def test_closing_an_object_writer_ends_although_the_outcomes_of_some_batches_sta
     assert {sent.results[0] for sent in world.sent} == {UNKNOWN}
 
 
+@pytest.mark.parametrize("interval_ms", [50, 250, 1_000])
+def test_batches_are_uploaded_at_the_commit_interval_after_the_buffers_first(
+    interval_ms: int,
+) -> None:
+    """Source: KIP-1163, Test Plan: commit intervals, within a threshold."""
+    world = quiet(settings=WriterSettings(commit_interval_ms=interval_ms))
+    waits_ms: list[float] = []
+
+    async def story() -> None:
+        loop, writer = asyncio.get_running_loop(), world.a_writer()
+        for number in range(20):
+            begun, before = loop.time(), len(world.memory.objects)
+            sent = Sent(number, (TOPICS[0], 0), a_batch(number, 1, 10))
+            world.sent.append(sent)
+            writer.append(*sent.where, sent.accepted, append_time=False, waiter=sent)
+            while len(world.memory.objects) == before:
+                await asyncio.sleep(0.001)
+            waits_ms.append((loop.time() - begun) * 1_000)
+        await writer.close(60)
+
+    run(story)
+    assert outcomes(world) == {0}
+    # The first upload also waits for a lease of object ids.
+    assert all(interval_ms <= wait_ms <= interval_ms + 25 for wait_ms in waits_ms), waits_ms
+
+
+@pytest.mark.parametrize("max_bytes", [2_000, 10_000, 100_000])
+def test_objects_are_as_large_as_the_buffer_may_be_and_never_a_batch_larger(
+    max_bytes: int,
+) -> None:
+    """Source: KIP-1163, Test Plan: buffer max bytes, within a threshold, which is one batch."""
+    settings = WriterSettings(commit_interval_ms=60_000, buffer_max_bytes=max_bytes)
+    world = quiet(settings=settings)
+
+    async def story() -> None:
+        writer = world.a_writer()
+        for number in range(400):
+            sent = Sent(number, (TOPICS[0], 0), a_batch(number, 1, 500))
+            world.sent.append(sent)
+            writer.append(*sent.where, sent.accepted, append_time=False, waiter=sent)
+            await asyncio.sleep(0.001)
+        await writer.close(60)
+
+    run(story)
+    assert outcomes(world) == {0}
+    batch_bytes = max(place[5] for place in world.coordinator.placed)
+    sizes = [sum(p[5] for p in world.coordinator.placed if p[3] == object_id)
+             for object_id in sorted({place[3] for place in world.coordinator.placed})]  # fmt: skip
+    assert len(sizes) > 2
+    assert all(max_bytes - batch_bytes < size <= max_bytes for size in sizes[:-1]), sizes
+    assert sizes[-1] <= max_bytes
+
+
 def test_an_object_writer_uploads_a_batch_larger_than_the_buffer_as_a_separate_object() -> None:
     world = quiet(settings=WriterSettings(commit_interval_ms=10_000, buffer_max_bytes=1_000))
     lives(world)

@@ -320,9 +320,12 @@ def handshakes(rounds: int, seconds: float) -> None:
         address = ("127.0.0.1", node.ports["SASL_SSL"])
         for at_once in HANDSHAKERS:
             lost = node.output.read_text().count(LOST_HEARTBEAT)
+            began = processor_s(node)
             rate = handshakers(address, node.ca_file, at_once, seconds)
+            each_ms = (processor_s(node) - began) * 1_000 / max(rate * seconds, 1)
             lost = node.output.read_text().count(LOST_HEARTBEAT) - lost
             say(f"handshakes, {at_once} clients at once, no limit: {rate:.0f} a second, "
+                f"{each_ms:.1f} ms of the node's processor each, "
                 f"{lost} heartbeats lost")  # fmt: skip
             if lost:
                 break

@@ -192,6 +192,17 @@ def test_the_authorizer_finds_the_rules_of_every_prefix_of_a_name():
         assert allowed(*others, prefixed(name))
 
 
+def test_a_decision_among_ten_thousand_patterns_reads_those_that_match():
+    matching = [prefixed("a" * length) for length in range(1, 1_001)]
+    others = [prefixed(f"b-{number}") for number in range(9_000)]
+    authorizer = Authorizer([*matching, *others])
+    (index,) = authorizer._indexes("User:ann", ResourceType.TOPIC)
+    assert len(index.matching("a" * 32_000)) == len(matching)
+    assert len(index.matching("b-77")) == 2  # b-7, too
+    assert authorizer.is_allowed("User:ann", "h", Operation.READ, ResourceType.TOPIC, "a" * 32_000)
+    assert not authorizer.is_allowed("User:ann", "h", Operation.READ, ResourceType.TOPIC, "c")
+
+
 @pytest.mark.parametrize(
     "mutant",
     [

@@ -7,7 +7,9 @@ Source: docs/tables.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from tests.clients.cluster import EskerCluster
 from tests.diskless.stores.conftest import new_bucket, s3_endpoint
 from tests.spark_jobs.topics_world import (
     SETTINGS,
+    Row,
     TopicsWorld,
     objects_in,
     offsets,
@@ -301,33 +304,105 @@ def test_a_scan_while_its_objects_are_deleted_is_right_or_states_what_it_lost(
         return sum((store / key).exists() for key in keys) < len(keys)
 
     wait_until(are_merged, "planned objects are merged and gone")
-    right = lost = 0
-    for number, task in enumerate(tasks):
+
+    def between(number: int) -> None:
         if number == len(tasks) // 2:
             world.cluster.kill(world.cluster.broker_ids[0])
             world.cluster.launch(world.cluster.broker_ids[0])
             world.cluster.wait_until_ready(world.cluster.broker_ids[0])
-        (index,) = {piece.partition.partition for piece in task.pieces}
+        if number % 4 == 0:
+            delete_ahead(world, tasks[number], expected)
+
+    right, lost = scan(tasks, strict, lenient, expected, between)
+    assert right > 0, "no task read its rows"
+    assert lost > 0, "no task stated a loss"
+
+
+def delete_ahead(world: TopicsWorld, task: RecordsPartition, expected: Sequence[Row]) -> None:
+    """Delete records up to some offset behind those of a task, if there is one."""
+    topic, index = task.pieces[-1].partition
+    end = task.pieces[-1].end_offset
+    ahead = [row[2] for row in expected if row[:2] == (topic, index) and row[2] > end]
+    if ahead:
+        world.delete_records(topic, index, ahead[min(len(ahead) - 1, 30)])
+
+
+def scan(
+    tasks: Sequence[RecordsPartition],
+    strict: RecordsReader,
+    lenient: RecordsReader,
+    expected: Sequence[Row],
+    between: Callable[[int], None],
+) -> tuple[int, int]:
+    """Read tasks one after the other, and check each task's rows, or the loss that it states.
+
+    Args:    between: is called before each task, with its number.
+
+    Returns how many tasks had all their rows, and how many stated a loss.
+    """
+    lost = 0
+    for number, task in enumerate(tasks):
+        between(number)
+        (place,) = {piece.partition for piece in task.pieces}
         first, end = task.pieces[0].first_offset, task.pieces[-1].end_offset
-        ahead = [row[2] for row in expected if row[1] == index and row[2] > end]
-        if number % 4 == 0 and ahead:
-            world.delete_records("vanishing", index, ahead[min(len(ahead) - 1, 30)])
-        rows = [row for row in expected if row[1] == index and first <= row[2] < end]
+        rows = [row for row in expected if row[:2] == place and first <= row[2] < end]
         loss: LostOffsetsError | None = None
         try:
             found = [row for batch in strict.read(task) for row in rows_of(batch)]
         except LostOffsetsError as error:
             loss = error
             found = [row for batch in lenient.read(task) for row in rows_of(batch)]
+        found.sort(key=lambda row: row[:3])
         if loss is None:
-            right += 1
+            assert found == rows
         else:
             lost += 1
             assert loss.log_start > first
-            rows = [row for row in rows if row[2] >= loss.log_start]
-        assert sorted(found, key=lambda row: row[:3]) == rows
-    assert right > 0, "no task read its rows"
-    assert lost > 0, "no task stated a loss"
+            kept = [row for row in rows if row[2] >= loss.log_start]
+            assert found == kept[len(kept) - len(found) :], "the log start may have moved on"
+    return len(tasks) - lost, lost
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_200)
+def test_a_scan_of_ten_minutes_is_right_while_retention_and_merging_delete_its_objects(
+    tmp_path: Path,
+) -> None:
+    """Objects go a minute after they were replaced; one topic's records end during the scan."""
+    settings = {
+        **SETTINGS,
+        "diskless.file.delete.delay.ms": "60000",
+        "log.retention.check.interval.ms": "5000",
+    }
+    with EskerCluster(tmp_path, quorum=(1,), brokers=1, settings=settings) as cluster:
+        cluster.start()
+        world = TopicsWorld(cluster)
+        world.create("merged")
+        world.create("expiring", retention_ms="300000")
+        producer = world.producer()
+        for number in range(600):
+            for topic in ("merged", "expiring"):
+                producer.produce(topic, value=b"%d" % number, partition=number % 2)
+            if number % 30 == 0:
+                producer.flush()
+        producer.flush()
+        expected = world.consume("expiring") + world.consume("merged")
+        options = {"subscribe": "merged,expiring", "maxRecordsPerPartition": "20"}
+        strict, tasks = planned(world, **options)
+        lenient, _ = planned(world, **options, failOnDataLoss="false")
+        random.Random(3).shuffle(tasks)
+
+        def between(number: int) -> None:
+            time.sleep(600 / len(tasks))
+            for index in (0, 1):  # neighbours to merge with
+                producer.produce("merged", value=b"later", partition=index)
+            producer.flush()
+            if number % 9 == 8:
+                delete_ahead(world, tasks[number], expected)
+
+        right, lost = scan(tasks, strict, lenient, expected, between)
+        assert right > 10
+        assert lost > 10
 
 
 def test_another_store_is_an_error_and_never_data_loss(world: TopicsWorld, tmp_path: Path) -> None:

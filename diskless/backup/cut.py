@@ -97,7 +97,10 @@ def read_batches(log: ReplicatedLog, start: int, end: int) -> Iterator[tuple[byt
     """
     at = start
     while at < end:
-        data = bytes(log.read(Offset(at), READ_BYTES))
+        try:
+            data = bytes(log.read(Offset(at), READ_BYTES))
+        except ValueError as error:  # a checkpoint has replaced these records meanwhile
+            raise CutError(f"{log.name}: {error}") from None
         position = 0
         for batch in iter_batches(data):
             header = batch.header

@@ -40,6 +40,7 @@ from diskless.backup.packing import Packer
 from diskless.lineage import has_conditional_writes
 from diskless.stores.interface import ObjectStorage, StorageError
 from raft.interfaces import ReplicatedLog
+from records.errors import RecordError
 from records.internal_topics import CLUSTER_METADATA, CONSUMER_OFFSETS, DISKLESS_METADATA
 from records.types import Offset
 
@@ -48,6 +49,10 @@ log = logging.getLogger("diskless.backup")
 MAX_RANGES: Final = 128  # of a log in one manifest
 POLL_S: Final = 5.0  # between two looks for a request; after a failure as well
 TIMEOUT_S: Final = 300.0  # of one attempt
+CONFIRM_S: Final = 30.0
+"""A lost log must be seen again after this time: a leader that was deposed and does not know it yet
+may say too little, until it resigns because a majority does not fetch from it any more."""
+
 LATE_INTERVALS: Final = 3  # without a success before the broker is degraded
 
 
@@ -136,6 +141,7 @@ class Shipper:
         self._is_begun = False  # since this broker was chosen: the newest manifest was read
         self._newest_number: int | None = None  # of all manifests, damaged ones included
         self._quiet_ends: dict[str, int] = {}  # nothing but quiet records below, above the cut
+        self._suspected_at: float | None = None  # since when the logs contradict the backup
         self._due_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -211,7 +217,7 @@ class Shipper:
         except TakenError:
             log.info("action=backup reason=%r", "another broker ships, too")
             self._is_begun = False  # the winner's manifest is read in the next turn
-        except (StorageError, BackupError, CutError, TimeoutError) as error:
+        except (StorageError, BackupError, CutError, RecordError, OSError) as error:
             self._note_failure(str(error) or f"not finished within {TIMEOUT_S:.0f} s")
 
     def _note_failure(self, reason: str) -> None:
@@ -279,17 +285,23 @@ class Shipper:
     async def _compare(self, ends: Mapping[str, int]) -> None:
         """Look for committed records of the newest manifest that the logs have lost.
 
-        Raises:  BackupError, and sets `contradiction`, if there are any.
+        Raises:  BackupError if there are any, and sets `contradiction` once that is sure.
         """
-        if self.newest is None:
-            return
+        found = None
         for one in self._logs():
-            backed_up = self.newest.log(one.name)
-            if backed_up is not None:
-                self.contradiction = _contradiction(one.log, ends[one.name], backed_up)
-            if self.contradiction is not None:
-                log.error("action=backup contradiction=%r", self.contradiction)
-                raise BackupError(self.contradiction)
+            backed_up = None if self.newest is None else self.newest.log(one.name)
+            if backed_up is not None and found is None:
+                found = _contradiction(one.log, ends[one.name], backed_up)
+        if found is None:
+            self._suspected_at = None
+            return
+        now = self._clock()
+        if self._suspected_at is None:
+            self._suspected_at = now
+        if now - self._suspected_at >= CONFIRM_S:
+            self.contradiction = found
+            log.error("action=backup contradiction=%r", found)
+        raise BackupError(found)
 
     async def _ship(self, is_requested: bool) -> None:
         """Write a cut, unless only quiet records are new and none was asked for."""

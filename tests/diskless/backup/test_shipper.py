@@ -390,12 +390,58 @@ def test_a_log_that_has_lost_backed_up_records_is_a_contradiction(chosen_id: int
         again = world.shipper(101)
         before = dict(world.memory.objects)
         await again.turn()
+        assert again.contradiction is None  # a deposed leader may have said so
+        await asyncio.sleep(30)
+        await again.turn()
         assert again.contradiction is not None
         assert f"{BATCHES} ends at 2, and its backup at 4" in again.contradiction
         assert set(before) == {key for key in world.memory.objects if "/manifest/" in key} | {
             key for key in world.memory.objects if "/data/" in key
         }
         assert not again.is_released(BATCHES, 0)
+
+    claim(work)
+
+
+def test_a_leader_that_was_deposed_and_does_not_know_it_is_no_contradiction() -> None:
+    async def work(world: BackupWorld) -> None:
+        shipper = world.shipper()
+        shipper.start()
+        await asyncio.sleep(30)
+        new = world.logs[BATCHES]
+        old = world.logs[BATCHES] = type(new)(BATCHES, new.checkpoints)
+        old.elect()
+        await asyncio.sleep(25)
+        assert "ends at 1, and its backup at 2" in (shipper.fault or "")
+        world.logs[BATCHES] = new
+        await asyncio.sleep(60)
+        assert (shipper.contradiction, shipper.fault) == (None, None)
+        await shipper.close()
+
+    claim(work)
+
+
+def test_records_that_a_checkpoint_replaces_while_they_are_read_are_no_end_of_the_task() -> None:
+    async def work(world: BackupWorld) -> None:
+        shipper = world.shipper()
+        await shipper.turn()
+        log = world.logs[CLUSTER]
+        log.write(WORK)
+        world.logs[BATCHES].write(WORK)
+        read = log.read
+
+        def replaced(*words: int) -> bytes:
+            del log.read
+            log.cut_at_checkpoint()
+            return bytes(read(*words))
+
+        log.read = replaced  # type: ignore[method-assign]
+        await asyncio.sleep(20)
+        await shipper.turn()
+        assert shipper.fault is not None
+        await shipper.turn()
+        assert shipper.fault is None
+        await world.check(await world.newest())
 
     claim(work)
 
@@ -410,6 +456,8 @@ def test_another_epoch_before_the_end_of_the_backup_is_a_contradiction() -> None
         other.elect()
         other.write(WORK)
         again = world.shipper()
+        await again.turn()
+        await asyncio.sleep(30)
         await again.turn()
         assert "has epoch" in (again.contradiction or "")
 

@@ -84,7 +84,7 @@ def check_copier(kafka: Kafka, world: World, home: Path, kills: int) -> None:
         "--broker-list", world.bootstrap, "--input-topic", source, "--input-partition", "0",
         "--output-topic", target, "--transactional-id", world.name("copier"),
         "--consumer-group", group, "--max-messages", "-1", "--transaction-size", "20",
-        "--transaction-timeout", "5000", "--enable-random-aborts", "--group-mode",
+        "--transaction-timeout", "60000", "--enable-random-aborts", "--group-mode",
         "--use-group-metadata",
     )  # fmt: skip
     for kill in range(kills):

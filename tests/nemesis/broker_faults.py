@@ -10,11 +10,14 @@ time and hopes, and the plan comes from a seed.
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -40,6 +43,7 @@ from tests.waiting import Deadline, wait_until
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 CLUSTER_METADATA: Final = "__cluster_metadata"
+SEGMENTS: Final = "segments"  # of a cluster's home: the first broker's local segments, if any
 SESSION_MS: Final = 1_500
 SETTINGS: Final = {
     "broker.session.timeout.ms": str(SESSION_MS),
@@ -167,6 +171,29 @@ class BrokerNemesis:
                     lambda policy=policy: _is_altered(client, policy), f"the policy is {policy}"
                 )
                 self.wait_for_records()
+
+    def damage_segments(self) -> None:
+        """Files of local segments are changed, cut off, swapped and deleted under a broker."""
+        for _ in range(6):
+            files = sorted((self._cluster.home / SEGMENTS).glob("*/*.*"))
+            if files:
+                self._damage(self._random.choice(files), self._random.choice(files))
+            self.wait_for_records()
+
+    def _damage(self, path: Path, other: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):  # it was discarded meanwhile
+            match self._random.randrange(4):
+                case 0:
+                    path.unlink()
+                case 1:
+                    os.truncate(path, self._random.randrange(path.stat().st_size + 1))
+                case 2:
+                    shutil.copy(other, path.with_suffix(".swapped"))
+                    path.with_suffix(".swapped").rename(path)
+                case _:
+                    with path.open("r+b") as file:
+                        file.seek(self._random.randrange(path.stat().st_size + 1))
+                        file.write(self._random.randbytes(40))
 
     # --- the quorum ---------------------------------------------------------------------------
 

@@ -19,13 +19,13 @@ from typing import Final
 from records.kafka_errors import ErrorCode
 from tests.clients.bad_stores import CLASS_NAME
 from tests.clients.client import Refused
-from tests.clients.cluster import PROGRAM, EskerCluster
+from tests.clients.cluster import FIRST_BROKER, PROGRAM, EskerCluster
 from tests.clients.confluent import Confluent
 from tests.nemesis import compacted_traffic
 from tests.nemesis.anomalies import AnomaliesError, Anomaly, find_anomalies
 from tests.nemesis.audited import check_audit
 from tests.nemesis.broker_cluster import BrokerCluster
-from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis, read_partition
+from tests.nemesis.broker_faults import SEGMENTS, SETTINGS, BrokerNemesis, read_partition
 from tests.nemesis.broker_main import SPOILED
 from tests.nemesis.compacted_traffic import (
     REWRITING,
@@ -63,9 +63,11 @@ NETWORK_FAULTS: Final = (
 DISK_FAULTS: Final = ("fill_coordinator_disk", "fail_power", "fail_all_power", "fill_store")
 CLOCK_FAULTS: Final = ("skew_broker", "skew_voter", "skew_quorum")
 STORE_FAULTS: Final = ("refuse_uploads", "stall_store", "lie_about_uploads", "damage_fetches")
+SEGMENT_FAULTS: Final = ("damage_segments",)
 REWRITING_FAULTS: Final = ("kill_compactors", "flip_policy")
 ALL_FAULTS: Final = (
     *PROCESS_FAULTS, *NETWORK_FAULTS, *DISK_FAULTS, *CLOCK_FAULTS, *STORE_FAULTS,
+    *SEGMENT_FAULTS,
 )  # fmt: skip
 
 TOPIC: Final = "records"
@@ -185,7 +187,14 @@ def _cluster(
         else:
             needed = disks if set(faults) & set(DISK_FAULTS) else None
             settings = HASTY | (REWRITING if rewriting else {})
-            with BrokerCluster(home, disks=needed, settings=settings) as cluster:
+            has_segments = rewriting or bool(set(faults) & set(SEGMENT_FAULTS))
+            segments = {FIRST_BROKER: {"esker.cache.dir": str(home / SEGMENTS)}}
+            with BrokerCluster(
+                home,
+                disks=needed,
+                settings=settings,
+                settings_of=segments if has_segments else {},
+            ) as cluster:
                 yield cluster
     finally:
         del os.environ[SPOILED]

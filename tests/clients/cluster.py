@@ -183,12 +183,16 @@ class EskerCluster:
 
     def wait_until_ready(self, *brokers: int) -> None:
         """Until each of these brokers (or all that run) tells of all that run."""
-        running = [one for one in self.broker_ids if one in self.processes]
+        running = self.running_brokers()
         for broker in brokers or running:
             wait_until(
                 lambda broker=broker: self.knows(broker) >= set(running),  # type: ignore[misc]
                 f"broker {broker} tells of {running}",
             )
+
+    def running_brokers(self) -> list[int]:
+        """The brokers that were started and not stopped."""
+        return [broker for broker in self.broker_ids if broker in self.processes]
 
     def knows(self, broker: int) -> set[int]:
         """The brokers that serve, as a broker tells. (Metadata names others, too, at times.)"""
@@ -203,7 +207,7 @@ class EskerCluster:
 
     def finalize_transactions(self, level: int) -> None:
         """Finalize this level of transaction.version, and wait until running brokers show it."""
-        running = [broker for broker in self.broker_ids if broker in self.processes]
+        running = self.running_brokers()
         if all(self._transaction_version(broker) == level for broker in running):
             return
         rises = level > self._transaction_version(running[0])

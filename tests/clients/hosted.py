@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from tests.clients.cluster import EskerCluster
 from tests.ports import free_port, free_row
-from tests.waiting import wait_until
 
 HOST: Final = 100  # the supervisor, among node ids
 _STARTED: Final = re.compile(r"broker=(\d+) state=starting pid=(\d+)")
@@ -74,13 +73,9 @@ class HostedCluster(EskerCluster):
         self.launch(*self.quorum_ids, HOST)
         self.wait_until_ready(*self.broker_ids)
 
-    def wait_until_ready(self, *brokers: int) -> None:
-        """Until each of these brokers tells of all."""
-        for broker in brokers or self.broker_ids:
-            wait_until(
-                lambda broker=broker: self.knows(broker) >= set(self.broker_ids),  # type: ignore[misc]
-                f"broker {broker} tells of {self.broker_ids}",
-            )
+    def running_brokers(self) -> list[int]:
+        """All brokers, while their supervisor runs."""
+        return list(self.broker_ids) if HOST in self.processes else []
 
     def output(self, node: int) -> str:
         """What the supervisor and its brokers have logged, for any of them."""

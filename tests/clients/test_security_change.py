@@ -14,9 +14,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from cryptography import x509
 
 from esker.settings.access import STANDARD_AUTHORIZER
+from raft.net.certificates import TlsContexts, TlsSettings
+from raft.net.rpc import open_rpc
+from raft.net.runner import run as run_async
+from raft.net.sasl import PLAIN, Credentials
+from raft.net.security import OutgoingSecurity, outgoing
+from records.kafka_errors import ErrorCode
+from records.rpc.group_log import CommitGroupOffsetsRequest, CommitGroupOffsetsResponse
 from tests.clients.secured import PLAIN_MODULE
 from tests.clients.steady_load import Load, read_all
 from tests.pki import Authority
@@ -32,6 +40,7 @@ BROKERS: Final = (11, 12)
 NODES: Final = (*VOTERS, *BROKERS)
 TOPIC: Final = "orders"
 APP: Final = "app"
+MOST_OWNERS: Final = 100  # ownership epochs that this test may reach
 OLD: Final = ("OLD",)
 NEW: Final = ("NEW",)
 
@@ -259,6 +268,7 @@ def test_a_cluster_moves_to_sasl_ssl_and_renews_its_certificates_under_load(
                 roll("plain restarts with SASL_SSL", new, NODES, NEW, NEW)
                 for cluster.identity in ("off", "log", "enforce"):
                     roll(f"identity {cluster.identity}", new, NODES, NEW, NEW)
+                only_its_owner_may_write_a_group(cluster)
                 renew_certificates(cluster, new, gaps)
         acknowledged = old.acknowledged, new.acknowledged
         for label, gap in gaps.items():
@@ -272,9 +282,42 @@ def test_a_cluster_moves_to_sasl_ssl_and_renews_its_certificates_under_load(
         assert [value for value in read if value >= 10**9] == acknowledged[1]
         assert not any(answers(cluster.ports["OLD"][node]) for node in NODES)
         for node in VOTERS:
-            assert not re.search(r"would_deny|decision=denied", cluster.log(node))
+            denied = re.findall(r"(?:would_deny|decision=denied).*", cluster.log(node))
+            assert not [line for line in denied if "api_key=1121 " not in line]
     finally:
         cluster.stop()
+
+
+def only_its_owner_may_write_a_group(cluster: Cluster) -> None:
+    """Ask a controller as each broker to commit offsets of a group that one of them owns."""
+    consumer = Consumer(cluster.client("NEW") | {"group.id": "readers"})
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 1)], asynchronous=False)
+    consumer.close()
+    tls = TlsContexts(
+        TlsSettings.of({"ssl.truststore.location": str(cluster.ca_file)}), server=False
+    )
+
+    async def codes() -> set[int]:
+        async with await open_rpc("127.0.0.1", cluster.ports["NEW"][VOTERS[0]]) as rpc:
+            return {
+                (
+                    await rpc.call(
+                        CommitGroupOffsetsRequest(
+                            group_id="readers", ownership_epoch=epoch, sequence=-1, commits=()
+                        ),
+                        CommitGroupOffsetsResponse,
+                    )
+                ).error_code
+                for epoch in range(MOST_OWNERS)  # one of them is the owner's
+            }
+
+    denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    refused = []
+    for broker in BROKERS:
+        user = f"node-{broker}"
+        with outgoing(OutgoingSecurity(tls=tls, sasl=Credentials(PLAIN, user, secret(user)))):
+            refused.append(denied in run_async(codes()))
+    assert sorted(refused) == [False, True]
 
 
 def renew_certificates(cluster: Cluster, load: Load, gaps: dict[str, float]) -> None:

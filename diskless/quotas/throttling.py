@@ -19,13 +19,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.quotas import CONTROLLER_MUTATION_RATE, USER_KEYS
-from diskless.cluster import Cluster
 from diskless.quotas.clients import Bucket, ClientQuotas
 from diskless.quotas.connections import ConnectionQuotas
 from diskless.quotas.muting import Muting
@@ -53,13 +52,36 @@ Measure = Callable[[Payload | None], Payload | None]
 """Measures an answer, and returns it or what is sent in its place."""
 
 
-class Throttling:
-    """The quotas of one broker's clients. Belongs to the event loop."""
+Counts = Callable[[ServerConnection, int], bool]
+"""(connection, api key) -> whether such a request counts for its client's quotas."""
 
-    def __init__(self, cluster: Cluster, windows: Windows, *, idle_ms: Callable[[], int]) -> None:
-        """Create the throttling of a broker, which begins with the first quota.
+
+class Images(Protocol):
+    """The images with quotas, and whether the newest is complete."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    def on_image(self, callback: Callable[[MetadataImage], None]) -> None: ...
+
+    def image_age_ms(self) -> float | None: ...
+
+
+class Throttling:
+    """The quotas of one node's clients. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        cluster: Images,
+        windows: Windows,
+        *,
+        idle_ms: Callable[[], int],
+        counts: Counts = lambda _connection, api_key: api_key not in EXEMPT,
+    ) -> None:
+        """Create the throttling of a node, which begins with the first quota.
 
         Args:  idle_ms: returns how long a connection may be idle.
+               counts: returns whether a request of this API counts for its connection's client.
         """
         self.muting = Muting(idle_ms)
         self.throttled: Counter[str] = Counter()  # answers, by type of quota
@@ -67,6 +89,7 @@ class Throttling:
         self.clients = ClientQuotas(windows)
         self.connections = ConnectionQuotas(windows, self.now_ms)
         self._cluster = cluster
+        self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._quotas: object = None  # the map that `clients` has taken
         self._has_quotas = False
@@ -126,7 +149,9 @@ class Throttling:
         if client is None:
             return handle(connection, header, body)
         key = header.api_key
-        request = None if key in EXEMPT else client.request
+        if not self._counts(connection, key):
+            return handle(connection, header, body)
+        request = client.request
         produce = client.produce if key == PRODUCE else None
         fetch = client.fetch if key == FETCH else None
         mutates = client.mutates and key in MUTATIONS

@@ -189,6 +189,10 @@ class ControllerParts:
         """Return the access control of this node's controller, or None without an authorizer."""
         return None if self._node_service is None else self._node_service.access
 
+    def is_image_complete(self) -> bool:
+        """Return whether this node's image has reached the high watermark of the cluster log."""
+        return self._node_service is not None and self._node_service.is_image_complete()
+
     def listen(self, listener: Callable[[MetadataImage], None]) -> None:
         """Call `listener` with the current metadata image and with each later image."""
         assert self._node_service is not None, "a listener before its node"
@@ -224,7 +228,7 @@ class ControllerNodeService:
         self.access: AccessTable | None = None
         if settings.access is not None:
             self.access = AccessTable(
-                settings.access, lambda: self.machine.image, self._is_image_complete
+                settings.access, lambda: self.machine.image, self.is_image_complete
             )
         self._timer: asyncio.TimerHandle | None = None
         self._service = ControllerService(
@@ -242,7 +246,7 @@ class ControllerNodeService:
         )
         self.handlers: Mapping[int, Served] = self._service.handlers
 
-    def _is_image_complete(self) -> bool:
+    def is_image_complete(self) -> bool:
         """Return whether this node's image has reached the high watermark of the cluster log."""
         log = self._host.log(CLUSTER_METADATA, 0)
         if log is None or not log.high_watermark or log.leader_id is None:

@@ -100,6 +100,11 @@ class NodeParts:
         self.config = self._config(bootstrap)
 
     @property
+    def controllers(self) -> ControllerParts | None:
+        """Return this node's controller, or None on a broker."""
+        return self._controllers
+
+    @property
     def cluster(self) -> ObservedCluster:
         """Return the broker's view of its cluster, once the node is built."""
         assert self._observed is not None, "no broker, or a node that is not made yet"

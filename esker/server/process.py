@@ -24,6 +24,7 @@ from typing import Any, Final
 from diskless.broker import Broker, BrokerSettings, ClientListener
 from diskless.stores import ObjectStorage
 from diskless.stores.opening import open_store
+from esker.server.controller_quotas import throttle_clients
 from esker.server.node import NodeParts
 from esker.server.own_settings import own_settings
 from esker.server.security import (
@@ -87,6 +88,8 @@ async def _run_node(settings: NodeSettings, stop: asyncio.Event, supervision: Su
     parts = NodeParts(settings)
     node = Node(parts.config)
     await node.start()
+    if parts.controllers is not None:
+        throttle_clients(parts.controllers, node.routes, settings.values)
     tune_interpreter()
     if node.metrics_port is not None:
         supervision.report(f"{METRICS_AT}{node.metrics_port}")

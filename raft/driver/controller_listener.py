@@ -109,6 +109,11 @@ class ControllerService:
             large={PRODUCE},
         )
 
+    @property
+    def routes(self) -> Routes:
+        """Return the table of the listeners' requests."""
+        return self._routes
+
     def serve_also(self, handlers: Mapping[int, Served], *, large: bool) -> None:
         """Add request handlers by api key, without the usual request size limit if `large`."""
         self._routes.add(handlers, large=handlers if large else ())

@@ -48,6 +48,7 @@ from raft.driver.storage import Storage
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.net import Arena, Listener
 from raft.net.authentication import announced
+from raft.net.routes import Routes
 from raft.segments.files import FileSystem, RealFileSystem
 from raft.segments.properties import read_meta_properties
 from raft.wire.responses import Group, GroupRef
@@ -130,6 +131,11 @@ class Node:
             self._service.serve_also(self._node_service.handlers, large=True)
         self._metrics: MetricsServer | None = None
         self._directory_watch: DirectoryWatch | None = None
+
+    @property
+    def routes(self) -> Routes:
+        """Return the table of the controller listeners' requests."""
+        return self._service.routes
 
     @property
     def listeners(self) -> tuple[Listener, ...]:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from pyiceberg.catalog import Catalog
 
+from spark_jobs.readers.object_store import ObjectStore
+from spark_jobs.topic_tables.directory import last_batch
 from spark_jobs.topic_tables.iceberg_table import IcebergTable, TableError
 from spark_jobs.topic_tables.job import (
     DEAD_LETTERS,
@@ -27,10 +29,10 @@ class DescribedTable(NamedTuple):
 
     topic: str
     table: str
-    rows: int
+    rows: int | None  # None: of a directory
     files: int
     bytes: int
-    dead_letters: int
+    dead_letters: int | None
     lag_records: int
     lag_seconds: float
     offsets: dict[str, int]
@@ -41,10 +43,10 @@ class DescribedTable(NamedTuple):
         return (
             self.topic,
             self.table,
-            str(self.rows),
+            "-" if self.rows is None else str(self.rows),
             str(self.files),
             str(self.bytes),
-            str(self.dead_letters),
+            "-" if self.dead_letters is None else str(self.dead_letters),
             str(self.lag_records),
             f"{self.lag_seconds:.0f}",
         )
@@ -69,6 +71,24 @@ def describe_table(catalog: Catalog, settings: JobSettings, topic: str) -> Descr
     return DescribedTable(
         topic, str(rows), count, files, size, dead, lag.records, round(lag.seconds, 1), offsets,
         rows.table.location(),
+    )  # fmt: skip
+
+
+def describe_directory(store: ObjectStore, settings: JobSettings, topic: str) -> DescribedTable:
+    """Describe the directory of a topic; its rows are not counted, since no file says how many.
+
+    Raises:  TableError; StorageError; CoordinatesError.
+    """
+    last = last_batch(store)
+    if last is None:
+        raise TableError(f"{store.uri} is no directory that `esker spark tables run` made")
+    with open_coordinates(read_options(settings.source, topic)) as coordinates:
+        lag = lag_of(last.progress, topic_bounds(coordinates, topic))
+    files = [one for one in store.list() if not one.key.startswith("_")]
+    offsets = {str(index): offset for index, offset in sorted(last.progress.offsets.items())}
+    return DescribedTable(
+        topic, store.uri, None, len(files), sum(one.size_bytes for one in files), None,
+        lag.records, round(lag.seconds, 1), offsets, store.uri,
     )  # fmt: skip
 
 

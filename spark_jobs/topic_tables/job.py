@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -57,6 +57,18 @@ MAX_RECORDS: Final = 5_000_000
 
 SCHEMA_ROUNDS: Final = 100
 """Times that the tasks of one batch may meet schemas that are new to the driver."""
+
+
+class Job(Protocol):
+    """Keeps one topic as a table, or as a directory of files."""
+
+    def start(self) -> None:
+        """Begin, or go on from where the table is."""
+        ...
+
+    def step(self) -> Step:
+        """Take the table on by one batch, or do nothing if no record is missing."""
+        ...
 
 
 class JobError(Exception):
@@ -252,26 +264,10 @@ class TopicJob:
 
     def _next_ranges(self, bounds: Mapping[TopicPartition, Bounds]) -> list[Wanted]:
         """Return the offsets of the next batch."""
-        here = self._begins()
-        for place, offset in here.items():
-            if place not in bounds or bounds[place].end < offset:
-                raise JobError(
-                    f"{self.rows} has {place} up to offset {offset}, and the topic "
-                    f"{'ends at ' + str(bounds[place].end) if place in bounds else 'lacks it'}: "
-                    "was it deleted and created again? Drop the table, or name another namespace"
-                )
-        most = self.settings.max_records
-        if self.backwards:
-            starts = {place: bounds[place].log_start for place in here}
-            counts = limit_ends(starts, here, most)
-            ranges = [
-                Wanted(place, offset - counts[place] + starts[place], offset)
-                for place, offset in sorted(here.items())
-            ]
-        else:
-            ends = limit_ends(here, {place: one.end for place, one in bounds.items()}, most)
-            ranges = [Wanted(place, here.get(place, 0), end) for place, end in sorted(ends.items())]
-        return [one for one in ranges if one.end_offset > one.first_offset]
+        return next_ranges(
+            str(self.rows), self.topic, self.rows.progress.offsets, bounds,
+            self.settings.max_records, backwards=self.backwards,
+        )  # fmt: skip
 
     def _lag(self, bounds: Mapping[TopicPartition, Bounds]) -> Lag:
         if not self.backwards:
@@ -374,6 +370,43 @@ def topic_bounds(coordinates: Any, topic: str) -> dict[TopicPartition, Bounds]:
     places = [TopicPartition(topic, index) for index in range(count)]
     found: dict[TopicPartition, Bounds] = coordinates.bounds(places, committed=True)
     return found
+
+
+def next_ranges(
+    table: str,
+    topic: str,
+    offsets: Mapping[int, int],
+    bounds: Mapping[TopicPartition, Bounds],
+    max_records: int,
+    *,
+    backwards: bool = False,
+) -> list[Wanted]:
+    """Return the offsets of the next batch.
+
+    Args:    table: its name, for the error.
+             offsets: of each partition, where the table is.
+             backwards: from there to the topic's first offset.
+    Raises:  JobError if the topic ends before the table does.
+    """
+    here = {TopicPartition(topic, index): offset for index, offset in offsets.items()}
+    for place, offset in here.items():
+        if place not in bounds or bounds[place].end < offset:
+            raise JobError(
+                f"{table} has {place} up to offset {offset}, and the topic "
+                f"{'ends at ' + str(bounds[place].end) if place in bounds else 'lacks it'}: was it "
+                "deleted and created again? Drop the table, or name another place for it"
+            )
+    if backwards:
+        starts = {place: bounds[place].log_start for place in here}
+        counts = limit_ends(starts, here, max_records)
+        ranges = [
+            Wanted(place, offset - counts[place] + starts[place], offset)
+            for place, offset in sorted(here.items())
+        ]
+    else:
+        ends = limit_ends(here, {place: one.end for place, one in bounds.items()}, max_records)
+        ranges = [Wanted(place, here.get(place, 0), end) for place, end in sorted(ends.items())]
+    return [one for one in ranges if one.end_offset > one.first_offset]
 
 
 def lag_of(progress: Progress, bounds: Mapping[TopicPartition, Bounds]) -> Lag:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from prometheus_client import CollectorRegistry
 from pyiceberg.catalog import Catalog
@@ -88,6 +89,22 @@ def test_the_tables_commands_write_and_describe_a_table(world: TopicsWorld, tmp_
     filled = CliRunner().invoke(app, words(world, lake, "backfill", "--max-records", "200"))
     assert (filled.output.count("rows in"), "0 records before it" in filled.output) == (2, True)
     assert rows_of(open_catalog(str(lake), None, {})) == expected_rows(world)
+
+    def in_directory(command: str, *more: str) -> str:
+        given = words(world, tmp_path, command, *more)
+        given[given.index("--warehouse")] = "--directory"
+        return CliRunner().invoke(app, given).output
+
+    assert "rows in" in in_directory("run", "--once")
+    assert in_directory("run", "--once") == ""
+    assert json.loads(in_directory("describe", "--json"))["tables"][0]["lag_records"] == 0
+    assert " -     " in in_directory("describe")
+    found = pq.read_table(sorted((tmp_path / "random").glob("random-*.parquet"))).to_pylist()
+    names = ("partition", "offset", "key", "value")
+    assert sorted(tuple(row[name] for name in names) for row in found) == expected_rows(world)
+    assert "give it, or --warehouse" in " ".join(
+        in_directory("run", "--warehouse", "x").replace("│", " ").split()
+    )
 
     world.create("compacted", cleanup_policy="compact")
     words_of = words(world, tmp_path / "lake", "run", "--once")

@@ -10,6 +10,7 @@ import pytest
 
 from records.batch_writer import build_batch
 from spark_jobs.readers.engines import LocalEngine
+from spark_jobs.topic_tables import directory as directory_module
 from spark_jobs.topic_tables import job as job_module
 from spark_jobs.topic_tables.catalogs import open_catalog
 from spark_jobs.topic_tables.job import JobSettings, TopicJob
@@ -86,7 +87,8 @@ class TablesWorld:
         self.home = home
         self.topic = MemoryTopic(home / "store")
         self.catalog = open_catalog(str(home / "lake"), None, {})
-        monkeypatch.setattr(job_module, "open_coordinates", lambda _: self.topic)
+        for module in (job_module, directory_module):
+            monkeypatch.setattr(module, "open_coordinates", lambda _: self.topic)
 
     def job(self, values: Values | None = None, **settings: Any) -> TopicJob:
         """Return a job that was not started."""

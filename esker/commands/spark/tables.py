@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from esker.commands.spark.tables_metrics import TablesMetrics
-    from spark_jobs.topic_tables.job import JobSettings, Step, TopicJob
+    from spark_jobs.readers.object_store import ObjectStore
+    from spark_jobs.topic_tables.job import Job, JobSettings, Step
     from spark_jobs.topic_tables.schemas import Values
 
 app = CommandGroup(
@@ -102,6 +103,15 @@ Warehouse = Annotated[
         metavar="DIR|s3://BUCKET/PREFIX",
         help="Directory or s3://BUCKET/PREFIX where tables are made; all workers share a "
         "directory; default: the catalogue's own.",
+    ),
+]
+DirectoryUri = Annotated[
+    str | None,
+    typer.Option(
+        "--directory",
+        metavar="DIR|s3://BUCKET/PREFIX",
+        help="Instead of an Iceberg table: write plain Parquet files, below DIR/TOPIC; default: "
+        "Iceberg tables.",
     ),
 ]
 CatalogUri = Annotated[
@@ -270,6 +280,7 @@ def run(
     catalog: CatalogUri = None,
     catalog_property: CatalogProperty = [],  # noqa: B006 (Typer's form)
     namespace: Namespace = NAMESPACE,
+    directory: DirectoryUri = None,
     value_format: FormatOption = ValueFormat.RAW,
     schema_file: SchemaFile = None,
     message: MessageOption = None,
@@ -290,12 +301,13 @@ def run(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
-    """Write the records of topics into tables, one table for each topic, each record once.
+    """Write the records of topics into tables or directories, each record once.
 
     A run may be killed at any time; the next one goes on from the last commit. Of several runs on
     one table the last one works, and the others stop.
     """
     values = _values(value_format, schema_file, message, schemas)
+    _refuse_both(directory, warehouse or catalog)
     at = target(None, bootstrap_server)
     _refuse_compacted(at, topics, timeout_ms)
     made = _settings(
@@ -305,10 +317,10 @@ def run(
     )  # fmt: skip
     _keep(
         _Work(
-            made,
             topics,
-            _open_catalog(warehouse, catalog, catalog_property),
-            values,
+            _table_jobs(made, _open_catalog(warehouse, catalog, catalog_property), values)
+            if directory is None
+            else _directory_jobs(made, directory, endpoint, region, values),
             _serve_metrics(metrics_port),
             as_json=as_json,
         ),
@@ -355,10 +367,10 @@ def backfill(
     )  # fmt: skip
     _keep(
         _Work(
-            made,
             topics,
-            _open_catalog(warehouse, catalog, catalog_property),
-            values,
+            _table_jobs(
+                made, _open_catalog(warehouse, catalog, catalog_property), values, backwards=True
+            ),
             as_json=as_json,
             backwards=True,
         ),
@@ -397,16 +409,27 @@ def describe(
     catalog: CatalogUri = None,
     catalog_property: CatalogProperty = [],  # noqa: B006 (Typer's form)
     namespace: Namespace = NAMESPACE,
+    directory: DirectoryUri = None,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
     """Show the tables of topics: rows, files, dead letters, and how far each is behind."""
-    made = _settings(target(None, bootstrap_server), store, endpoint, region, namespace, timeout_ms)
-    opened = _open_catalog(warehouse, catalog, catalog_property)
-    from spark_jobs.topic_tables.describing import describe_table
+    _refuse_both(directory, warehouse or catalog)
+    at = target(None, bootstrap_server)
+    made = _settings(at, store, endpoint, region, namespace, timeout_ms)
+    from spark_jobs.topic_tables.describing import describe_directory, describe_table
 
     try:
-        found = [describe_table(opened, made, topic) for topic in topics]
+        if directory is None:
+            opened = _open_catalog(warehouse, catalog, catalog_property)
+            found = [describe_table(opened, made, topic) for topic in topics]
+        else:
+            found = [
+                describe_directory(_store_of(directory, topic, endpoint, region), made, topic)
+                for topic in topics
+            ]
+    except (typer.Exit, typer.BadParameter):
+        raise
     except Exception as error:  # of any catalogue
         stop(_sentence(error), ENVIRONMENT)
     print_result(
@@ -480,24 +503,20 @@ class _Work:
 
     def __init__(
         self,
-        settings: JobSettings,
         topics: Sequence[str],
-        catalog: Catalog,
-        make_values: Callable[[], Values],
+        make_job: Callable[[str, Any], Job],
         metrics: TablesMetrics | None = None,
         *,
         as_json: bool,
         backwards: bool = False,
     ) -> None:
         self.topics = topics
-        self._settings = settings
-        self._catalog = catalog
-        self._make_values = make_values
+        self._make_job = make_job
         self._metrics = metrics
         self._as_json = as_json
         self._backwards = backwards
         self._engine: Any = None
-        self._started: dict[str, TopicJob | None] = dict.fromkeys(topics)
+        self._started: dict[str, Job | None] = dict.fromkeys(topics)
         self.failed: dict[str, str] = {}
 
     def loop(self, engine: Any, interval_s: float | None) -> Mapping[str, str]:
@@ -517,17 +536,14 @@ class _Work:
 
     def _step(self, topic: str, *, once: bool) -> bool:
         """Take a table on by a batch; return whether it is still behind."""
-        from spark_jobs.topic_tables.job import TopicJob, is_lasting
+        from spark_jobs.topic_tables.job import is_lasting
 
         if topic in self.failed:
             return False
         try:
             job = self._started[topic]
             if job is None:
-                values = self._make_values()
-                job = TopicJob(
-                    self._settings, topic, self._catalog, self._engine, values, self._backwards
-                )
+                job = self._make_job(topic, self._engine)
                 job.start()
                 self._started[topic] = job
             step = job.step()
@@ -593,6 +609,59 @@ def _settings(
     except OptionError as error:
         raise typer.BadParameter(str(error)) from None
     return JobSettings(source=source, namespace=tuple(namespace.split(".")), **of_run)
+
+
+def _table_jobs(
+    settings: JobSettings,
+    catalog: Catalog,
+    make_values: Callable[[], Values],
+    *,
+    backwards: bool = False,
+) -> Callable[[str, Any], Job]:
+    """Return what makes the job of a topic's table, on an engine."""
+    from spark_jobs.topic_tables.job import TopicJob
+
+    return lambda topic, engine: TopicJob(
+        settings, topic, catalog, engine, make_values(), backwards
+    )
+
+
+def _directory_jobs(
+    settings: JobSettings,
+    directory: str,
+    endpoint: str | None,
+    region: str | None,
+    make_values: Callable[[], Values],
+) -> Callable[[str, Any], Job]:
+    """Return what makes the job of a topic's directory, on an engine."""
+    from spark_jobs.topic_tables.directory import DirectoryJob
+
+    def make(topic: str, engine: Any) -> Job:
+        store = _store_of(directory, topic, endpoint, region)
+        return DirectoryJob(settings, topic, store, engine, make_values())
+
+    return make
+
+
+def _store_of(directory: str, topic: str, endpoint: str | None, region: str | None) -> ObjectStore:
+    from spark_jobs.readers.object_store import StoreOptions, open_store
+
+    place = f"{directory.rstrip('/')}/{topic}"
+    try:
+        if "://" not in directory:
+            Path(place).mkdir(parents=True, exist_ok=True)
+        return open_store(place, StoreOptions(endpoint, region))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--directory") from None
+    except OSError as error:
+        stop(f"{place}: {error.strerror}", ENVIRONMENT)
+
+
+def _refuse_both(directory: str | None, tables: str | None) -> None:
+    if directory is not None and tables is not None:
+        raise typer.BadParameter(
+            "--directory writes files without a catalogue: give it, or --warehouse and --catalog"
+        )
 
 
 def _open_catalog(warehouse: str | None, catalog: str | None, properties: Sequence[str]) -> Catalog:

@@ -141,10 +141,14 @@ def delete(cluster: EskerCluster, *nodes: int) -> None:
         shutil.rmtree(cluster.log_dir(node))
 
 
+def manifests(cluster: EskerCluster) -> list[Path]:
+    """Return the manifests of a cluster's backups."""
+    return list((cluster.store / "backup" / cluster.cluster_id / "manifest").iterdir())
+
+
 def newest_cut_ms(cluster: EskerCluster) -> int:
     """Return when the newest backup began: all that was acknowledged before is in it."""
-    path = max((cluster.store / "backup" / cluster.cluster_id / "manifest").iterdir())
-    began_ms: int = json.loads(path.read_text().splitlines()[0])["began_ms"]
+    began_ms: int = json.loads(max(manifests(cluster)).read_text().splitlines()[0])["began_ms"]
     return began_ms
 
 

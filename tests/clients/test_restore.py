@@ -24,6 +24,7 @@ from tests.clients.restoring import (
     committed,
     delete,
     esker,
+    manifests,
     newest_cut_ms,
     read_all,
     restore,
@@ -98,7 +99,7 @@ def test_everything_but_the_bucket_is_lost_and_what_was_backed_up_is_restored(
 ) -> None:
     settings = FAST | BACKED_UP
     ledger = Ledger()
-    with EskerCluster(tmp_path, settings=settings) as cluster:
+    with EskerCluster(tmp_path, brokers=1, settings=settings) as cluster:
         cluster.start()
         Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
         config = f"--config={cluster.properties(cluster.broker_ids[0])}"
@@ -109,7 +110,7 @@ def test_everything_but_the_bucket_is_lost_and_what_was_backed_up_is_restored(
             number = esker("backup", "now", config)["number"]
             wait_for_records(ledger, len(ledger.acknowledged) + 200)
             cluster.kill()
-        assert esker("backup", "verify", config, "--all")["newest"] >= number
+        assert number <= int(max(manifests(cluster)).name)
         cut_ms = newest_cut_ms(cluster)
         delete(cluster, *cluster.quorum_ids, *cluster.broker_ids)
         done = restore(cluster, [], from_backup=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 from typer.testing import CliRunner
 
 from esker.commands.spark import app as spark_commands
@@ -323,8 +324,15 @@ def delete_ahead(world: TopicsWorld, task: RecordsPartition, expected: Sequence[
     topic, index = task.pieces[-1].partition
     end = task.pieces[-1].end_offset
     ahead = [row[2] for row in expected if row[:2] == (topic, index) and row[2] > end]
-    if ahead:
+    if not ahead:
+        return
+
+    def delete() -> bool:
         world.delete_records(topic, index, ahead[min(len(ahead) - 1, 30)])
+        return True
+
+    # A broker that has just started names no leaders for a moment.
+    wait_until(delete, "records are deleted", retry_on=(KafkaException,))
 
 
 def scan(

@@ -552,14 +552,24 @@ class LocalSegments:
             self.fault = None
 
     def _on_failed_write(self, error: OSError, segments: Sequence[Segment]) -> None:
-        """Write nothing for a while; keep the ranges whose write has ended."""
+        """Write nothing for a while; keep the ranges whose write has ended.
+
+        Files that somebody has deleted are no fault of the disk: their segments alone are given up.
+        """
+        if isinstance(error, FileNotFoundError) and segments[0].readable:
+            self.discard(segments[0], "damaged")
+            segments = segments[1:]
+        else:
+            self._pause(error)
+        for segment in segments:
+            if not segment.is_discarded:
+                self._give_up(segment)
+
+    def _pause(self, error: OSError) -> None:
         self.counters.failures += 1
         self._retry_at = asyncio.get_running_loop().time() + RETRY_S
         self.fault = f"local segments are not filled, {self._settings.directory}: {_reason(error)}"
         log.error("action=write error=%r", self.fault)
-        for segment in segments:
-            if not segment.is_discarded:
-                self._give_up(segment)
 
     def _give_up(self, segment: Segment) -> None:
         """Seal a segment at the end of its readable ranges; discard it if it has none."""

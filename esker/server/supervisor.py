@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from esker.server.back_off import BackOff
+from esker.server.back_off import FIRST_S, BackOff
 from esker.server.host_metrics import ChildStatus, HostMetrics
 from esker.server.process import METRICS_AT, READY, announce
 from esker.server.storage import open_storage
@@ -276,9 +276,13 @@ class Supervisor:
         """Plan the next start of a process that has ended by itself."""
         ready_s = child.ready_s(now)
         self._reap(child, code)
+        child.become(State.WAITING)
+        if code == 0:  # it drained, as SIGTERM asks of it: no death
+            child.start_at = now + FIRST_S
+            log.info("broker=%d state=waiting starts_again_in=%.1fs", child.broker_id, FIRST_S)
+            return
         wait_s = child.back_off.ended(ready_s)
         child.start_at = now + wait_s
-        child.become(State.WAITING)
         log.error(
             "broker=%d state=waiting deaths_in_a_row=%d starts_again_in=%.1fs",
             child.broker_id, child.back_off.deaths, wait_s,

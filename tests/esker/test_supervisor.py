@@ -181,6 +181,7 @@ ALIVE = "import os,sys,json,time; r=json.loads(sys.stdin.readline())['reports'];
 READY = ALIVE + "os.write(r, b'alive\\nready\\n');"
 SLEEPS = READY + "time.sleep(60)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEPS
+DRAINS = ALIVE + "sys.exit(0)"
 DIES = ALIVE + "os.write(r, b'alive\\n'); sys.exit(3)"
 
 
@@ -218,10 +219,10 @@ async def test_a_process_that_gives_no_sign_of_life_is_killed_and_started_again(
         child = made.children[0]
         assert child.process is not None
         first = child.process.pid
-        now = made._ticked_at
+        now = child.heard_at
         for second in range(1, int(HANG_S) + 1):  # the supervisor runs all the time
             made._tick(now + second)
-            assert child.process.poll() is None, f"killed after {second} s"
+            assert child.heard_at == now, f"killed after {second} s"
         made._tick(now + HANG_S + 1)
         child.process.wait()
         made._tick(now + HANG_S + 1.1)  # reaped, and due at once
@@ -256,6 +257,22 @@ async def test_a_process_that_dies_again_and_again_is_a_crash_loop_with_longer_p
                 made._ticked_at = now
                 made._tick(now)
         assert (waits, made.statuses()[0].is_crash_loop) == ([0.5, 1.0, 2.0], True)
+
+
+@on_a_loop
+async def test_a_process_that_drains_and_exits_is_started_again_and_is_no_crash_loop() -> None:
+    with supervisor(DRAINS) as made:
+        await until(made, State.STARTING)
+        child, now = made.children[0], made._ticked_at
+        for starts in range(2, 6):
+            assert child.process is not None
+            child.process.wait()
+            made._tick(now)
+            assert (child.state, child.start_at - now) == (State.WAITING, 0.5)
+            now = made._ticked_at = child.start_at
+            made._tick(now)
+            assert (child.state, child.starts) == (State.STARTING, starts)
+        assert not made.statuses()[0].is_crash_loop
 
 
 @on_a_loop

@@ -59,6 +59,7 @@ def expected_rows(world: TopicsWorld) -> list[tuple[int, int, bytes | None, byte
     return sorted((row[1], row[2], row[5], row[6]) for row in world.consume("random"))
 
 
+@pytest.mark.timeout(900)  # beside all other tests its 12 s become minutes
 def test_the_tables_commands_write_and_describe_a_table(world: TopicsWorld, tmp_path: Path) -> None:
     def invoke(command: str, *more: str) -> str:
         done = CliRunner().invoke(app, words(world, tmp_path / "lake", command, *more))

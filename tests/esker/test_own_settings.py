@@ -19,6 +19,7 @@ def test_every_setting_of_a_process_is_described_once_with_its_default() -> None
 
 def test_a_process_describes_exactly_its_passwords_and_keys_as_sensitive_settings() -> None:
     assert [setting.name for setting in own_settings({}) if setting.is_sensitive] == [
+        "sasl.oauthbearer.client.credentials.client.secret",
         "ssl.key.password",
         "ssl.keystore.key",
         "ssl.keystore.password",

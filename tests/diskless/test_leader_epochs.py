@@ -163,7 +163,7 @@ def test_a_topic_that_is_created_after_a_restore_begins_with_the_current_timelin
 @pytest.mark.parametrize(
     ("story", "change"),
     [
-        (_batches_have_their_epochs, (FetchService, "_epochs_to_stamp", lambda *_: None)),
+        (_batches_have_their_epochs, (FetchService, "epochs_to_stamp", lambda *_: None)),
         (_old_epochs_are_fenced, (LeaderEpochs, "refuse", lambda *_: ErrorCode.NONE)),
         (
             _old_epochs_end_where_the_new_one_begins,

@@ -80,7 +80,8 @@ COMMANDS: Final = {
     ),
     "doctor": Listed(INSPECT, "Check that this machine can run the jobs of `esker spark`."),
     "spark": Listed(
-        JOBS, "Analyse, audit and archive a cluster's logs, plan retention, and merge objects."
+        JOBS,
+        "Analyse, audit and archive logs; plan retention, merge objects, keep topics as tables.",
     ),
 }
 """All commands, so that `esker --help` imports none; a command's module is `module_of` its name."""

@@ -48,7 +48,8 @@ def histories_of(port: int) -> RecordHistory:
                 state=lambda: (traffic.acknowledged, dict(history.end_reads), traffic.failed),
             )
         logs = {at: read_partition(address, TOPIC, at) for at in range(PARTITIONS)}
-        ends = {at: log[-1][0] + 1 for at, log in logs.items()}
+        # A broker that tells former ends may tell that a partition is empty.
+        ends = {at: log[-1][0] + 1 for at, log in logs.items() if log}
         history.logs["the broker"] = logs
         traffic.read_up_to(ends)
         wait_until(lambda: group.has_had(ends), "the group has had everything")

@@ -35,10 +35,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.bench_broker import DELIVERED_S, WarmKafka, create, esker, percentile, produce
+from bench.consuming import read_all
 from diskless.produce.closing import ClosingSettings
 from tests.clients.apache_kafka import apache_kafka_node
 from tests.clients.cluster import FIRST_BROKER
@@ -198,23 +199,6 @@ def single(server: Server, prefix: str, size: Size) -> float:
 
 
 # --- consuming --------------------------------------------------------------------------------
-
-
-def read_all(bootstrap: str, topic: str, records: int) -> float:
-    """Return the seconds in which one consumer reads all records of a topic of 12 partitions."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
-    )
-    begun = time.perf_counter()
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(12)])
-    count = 0
-    while count < records:
-        messages = consumer.consume(min(1_000, records - count), timeout=30)
-        assert messages, f"{count} of {records} records came, and then none"
-        count += sum(message.error() is None for message in messages)
-    took_s = time.perf_counter() - begun
-    consumer.close()
-    return took_s
 
 
 def consume(readers: int) -> Row:
@@ -400,7 +384,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.read:
         bootstrap, topic, records = options.read
-        print(read_all(bootstrap, topic, int(records)))
+        print(read_all(bootstrap, topic, 12, int(records)))
         return
     if unknown := set(options.rows) - set(names):
         parser.error(f"no such row: {', '.join(sorted(unknown))}; rows: {', '.join(names)}")

@@ -22,17 +22,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 from urllib.request import urlopen
 
-from confluent_kafka import Consumer, TopicPartition
-
 from bench.bench_broker import WarmKafka, create, produce
 from bench.bench_defaults import DEFAULT_INTERVAL, Server, cpu_s
+from bench.consuming import read_all
 from tests.clients.apache_kafka import apache_kafka_node
 from tests.clients.cluster import FIRST_BROKER, EskerCluster
 from tests.interop.kafka_release import fetch
@@ -44,29 +42,6 @@ PARTITIONS: Final = 12
 RECORD_BYTES: Final = 1_024
 SEGMENTS: Final = "segments"
 RACKS: Final = (SEGMENTS, "memory", "store")
-
-
-def read_all(bootstrap: str, rack: str, records: int) -> float:
-    """Return the seconds in which one consumer reads all records, from the broker of a rack."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "client.id": f"bench,esker_rack={rack}",
-            "client.rack": rack,
-            "group.id": "none",
-            "enable.auto.commit": False,
-        }
-    )
-    begun = time.perf_counter()
-    consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
-    count = 0
-    while count < records:
-        messages = consumer.consume(min(1_000, records - count), timeout=60)
-        assert messages, f"{count} of {records} records came, and then none"
-        count += sum(message.error() is None for message in messages)
-    took_s = time.perf_counter() - begun
-    consumer.close()
-    return took_s
 
 
 def read_by(server: Server, readers: int, records: int) -> float:
@@ -152,7 +127,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.read:
         bootstrap, rack, records = options.read
-        print(read_all(bootstrap, rack, int(records)))
+        of_rack = {"client.id": f"bench,esker_rack={rack}", "client.rack": rack}
+        print(read_all(bootstrap, TOPIC, PARTITIONS, int(records), of_rack))
         return
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False

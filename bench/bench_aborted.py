@@ -1,4 +1,4 @@
-"""What do aborted transactions cost a consumer of committed records that catches up?
+"""Measures what aborted transactions cost a consumer of committed records that catches up.
 
     .venv/bin/python -m bench.bench_aborted [--transactions 1000000] [--fetches 300] [--tiny]
 
@@ -42,7 +42,7 @@ from tests.raft.driver.client import Client
 WRITER: Final = 99
 TOPIC: Final = "ended"
 OUTCOMES: Final = (ABORTED, COMMITTED)
-"""How the transactions of each partition end; the partition is the index."""
+"""The outcome of each partition's transactions; the partition is the index."""
 
 IN_AN_OBJECT: Final = 200  # transactions of each partition
 VALUE: Final = bytes(950)

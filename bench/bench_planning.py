@@ -1,4 +1,4 @@
-"""How long does the driver of an `esker_records` query plan, with a million runs?
+"""Times the planning of an `esker_records` query of a million runs, on the driver.
 
     python -m bench.bench_planning [--tiny]
 

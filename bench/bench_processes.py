@@ -55,7 +55,7 @@ MUST: Final = {1: "", 2: "must 1.8x, aim 2x", 4: "must 3.2x, aim 3.8x"}
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one producer process sends."""
+    """The load of one producer process."""
 
     bootstrap: str
     topic: str
@@ -150,7 +150,7 @@ def held(pids: Sequence[int], share: float | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one run with so many processes did."""
+    """The result of one run with a number of broker processes."""
 
     bytes_per_s: float
     cpu_s_per_gb: float

@@ -1,4 +1,4 @@
-"""How long does a restore take, from a broker's directory or a backup to three voters' directories?
+"""Times a restore from a broker's directory, or from a backup, to three voters' directories.
 
     python -m bench.bench_restore [--tiny]
 

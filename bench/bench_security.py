@@ -1,4 +1,4 @@
-"""What do access control, TLS and handshakes cost?
+"""Measures the cost of access control, TLS and handshakes.
 
     python -m bench.bench_security [authorize] [metadata] [tls] [handshakes] [--rounds 5] [--tiny]
 

@@ -1,4 +1,4 @@
-"""How fast does a topic become an Iceberg table, and how long does a commit take after many?
+"""Measures the rows/s of a topic into an Iceberg table, and the time of a commit after many.
 
     python -m bench.bench_tables [--tiny] [--records 1000000] [--commits 300]
 

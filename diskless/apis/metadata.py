@@ -63,7 +63,7 @@ CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED: Final = -(2**31)
 
 STEPS_OF_OPERATIONS: Final = 4
-"""What it takes to decide a client's eight operations on a topic, in partitions described."""
+"""The cost of deciding a client's eight operations on a topic, in partitions described."""
 
 
 class ClientView(NamedTuple):

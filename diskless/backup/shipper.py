@@ -71,7 +71,7 @@ class BackedUpCluster(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupSettings:
-    """How often, how long, and where backups are written."""
+    """The settings `esker.backup.*`: interval, retention and key prefix of backups."""
 
     is_enabled: bool
     prefix: str

@@ -207,7 +207,7 @@ def test_each_api_refuses_those_of_four_super_users_that_are_not_the_node(key: i
 
 
 @pytest.mark.parametrize("key", sorted(OF_NODES))
-def test_a_request_of_nodes_is_taken_from_every_voter_and_broker_and_from_nobody_else(
+def test_a_node_request_is_taken_from_every_voter_and_broker_and_from_no_other_peer(
     key: int,
 ) -> None:
     checked = identities()
@@ -259,7 +259,7 @@ def test_a_request_of_an_owner_is_taken_from_the_broker_that_the_log_names(key: 
 
 
 @pytest.mark.parametrize("key", sorted(OF_CONTROLLERS))
-def test_a_call_of_the_controller_is_taken_from_every_voter_and_from_nobody_else(key: int) -> None:
+def test_a_controllers_call_is_taken_from_every_voter_and_from_no_other_peer(key: int) -> None:
     checked = identities()
     for caller in (user("node-2"), certificate("esker:node:1"), certificate("10.0.0.2")):
         assert not is_refused(checked, caller, key, 0)

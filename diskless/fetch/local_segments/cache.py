@@ -75,7 +75,7 @@ CHECKED_AT_ONCE: Final = 1024 * 1024  # bytes, before the loop runs other tasks
 
 
 class LocalSegmentsSettings(NamedTuple):
-    """Where a broker keeps local segments, and how much."""
+    """The directory of a broker's local segments, and their budgets."""
 
     directory: Path
     cluster_id: str

@@ -25,7 +25,7 @@ ITEM_BYTES: Final = 1024 * 1024
 PIECE_BYTES: Final = 4 * 1024 * 1024  # written between two pauses
 PIECE_ITEMS: Final = 256
 FREE_BYTES: Final = 1024**3
-"""What is left free on the disk: a quorum's log on it must not find it full."""
+"""Bytes of the disk that stay free, so that a quorum's log on the same disk can be written."""
 
 
 class _Item:

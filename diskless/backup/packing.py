@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from diskless.backup.bucket import Bucket
 from diskless.backup.cut import BackupLog, CutError, read_batches
@@ -21,7 +21,7 @@ from diskless.backup.manifest import (
     BackedUpRange,
     DataPart,
 )
-from raft.interfaces import ReplicatedLog
+from raft.interfaces import SnapshotChunk
 from records.types import OffsetAndEpoch
 
 OBJECT_BYTES: Final = 32 * 1024 * 1024
@@ -29,6 +29,16 @@ OBJECT_BYTES: Final = 32 * 1024 * 1024
 
 _CHECKPOINT_BYTES: Final = 1024 * 1024  # read from a checkpoint at once
 _BATCHES_AT_ONCE: Final = 512
+
+
+class CheckpointBytes(Protocol):
+    """The part of a log's `raft.interfaces.Snapshots` that is read."""
+
+    def size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None: ...
+
+    def read(
+        self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
+    ) -> SnapshotChunk | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,32 +106,32 @@ class Packer:
         self._parts, self._packed, self._size_bytes = [], [], 0
 
     async def add_checkpoint(
-        self, of: ReplicatedLog, snapshot_id: OffsetAndEpoch
+        self, name: str, snapshots: CheckpointBytes, snapshot_id: OffsetAndEpoch
     ) -> BackedUpCheckpoint:
-        """Write a checkpoint of a log in objects of its own.
+        """Write a checkpoint of the log `name` in objects of its own.
 
         Raises:  CutError if the log drops it meanwhile; StorageError.
         """
-        size_bytes = of.snapshots.size_bytes(snapshot_id)
+        size_bytes = snapshots.size_bytes(snapshot_id)
         parts: list[DataPart] = []
         position = 0
         while size_bytes is not None and position < size_bytes:
             chunks: list[bytes] = []
             held = 0
             while position < size_bytes and held < self._object_bytes:
-                chunk = of.snapshots.read(snapshot_id, position, _CHECKPOINT_BYTES)
+                chunk = snapshots.read(snapshot_id, position, _CHECKPOINT_BYTES)
                 if chunk is None or not len(chunk.data):
-                    raise CutError(f"{of.name}: checkpoint {snapshot_id} was dropped meanwhile")
+                    raise CutError(f"{name}: checkpoint {snapshot_id} was dropped meanwhile")
                 chunks.append(bytes(chunk.data))
                 held += len(chunk.data)
                 position += len(chunk.data)
                 await asyncio.sleep(0)
-            name = await self._bucket.write_data(self._number, chunks)
+            stored = await self._bucket.write_data(self._number, chunks)
             digest = hashlib.sha256()
             for data in chunks:
                 digest.update(data)
-            parts.append(DataPart(name, len(DATA_HEADER), held, digest.hexdigest()))
+            parts.append(DataPart(stored, len(DATA_HEADER), held, digest.hexdigest()))
             self.bytes += held
         if not parts:
-            raise CutError(f"{of.name}: checkpoint {snapshot_id} is gone")
+            raise CutError(f"{name}: checkpoint {snapshot_id} is gone")
         return BackedUpCheckpoint(snapshot_id.offset, snapshot_id.epoch, tuple(parts))

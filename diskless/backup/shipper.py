@@ -433,7 +433,7 @@ class Shipper:
         if newest is None or (before is not None and (before.end, before.epoch) == newest):
             checkpoint = before
         else:
-            checkpoint = await packer.add_checkpoint(one.log, newest)
+            checkpoint = await packer.add_checkpoint(one.name, one.log.snapshots, newest)
         return BackedUpLog(
             topic=one.topic,
             partition=one.partition,

@@ -25,6 +25,7 @@ from esker.commands.text_tables import show, table
 
 if TYPE_CHECKING:
     from esker.restore.backups import BackupSource
+    from esker.settings.config import NodeSettings
 
 app = CommandGroup("Make a new cluster of what survived a loss.")
 
@@ -33,6 +34,11 @@ APPLY_EXAMPLE = (
     "Example: esker restore apply --cluster-id xBIbbGYlSzqHPEyzl9QSWw --from /backup/101 "
     "--config node1.properties --config node2.properties --config node3.properties "
     "--config broker101.properties"
+)
+
+BACKED_UP = "The store has a backup of the new cluster; its brokers go on with it."
+NOT_BACKED_UP = (
+    "The new cluster has no backup: set esker.backup.enable=true on all brokers to have one."
 )
 
 From = Annotated[
@@ -70,6 +76,14 @@ At = Annotated[
         "backup list` prints them; default: the newest.",
     ),
 ]
+WithTail = Annotated[
+    bool,
+    typer.Option(
+        "--tail",
+        help="Append records that were uploaded after the newest record of the sources: plain and "
+        "idempotent ones of topics that are not compacted, at new offsets; default: leave them.",
+    ),
+]
 
 
 @app.callback(epilog=PLAN_EXAMPLE)
@@ -83,14 +97,25 @@ def plan(
     backup: Backup = None,
     backup_cluster: BackupCluster = None,
     at: At = None,
+    tail: WithTail = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Properties file of a broker, which names the object store for --tail; default: "
+            "that of --backup.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print what a restore would recover and lose; change nothing."""
     from records.uuids import encode_uuid, random_uuid
 
+    broker = _tail_store(tail, config or backup)
     with _refusals():
         from esker.commands.restore_report import describe, report
-        from esker.restore.run import prepare
+        from esker.restore.run import prepare, prepare_tail
 
         source = _backup_source(from_, backup, backup_cluster, at)
         with (
@@ -102,6 +127,9 @@ def plan(
             if prepared.manifest is not None:
                 words += f" --backup {backup} --backup-cluster {prepared.manifest.cluster_id}"
                 words += f" --at {prepared.manifest.number}"
+            if broker is not None:
+                prepared = asyncio.run(prepare_tail(prepared, broker))
+                words += " --tail"
             text = (
                 f"{describe(prepared)}\nTo restore: esker restore apply --cluster-id {cluster_id} "
                 f"{words.strip()} --config FILE of each new node"
@@ -134,6 +162,7 @@ def apply(
     backup: Backup = None,
     backup_cluster: BackupCluster = None,
     at: At = None,
+    tail: WithTail = False,
     stopped: Annotated[
         bool,
         typer.Option(
@@ -164,6 +193,7 @@ def apply(
             nodes=tuple(settings),
             old_cluster_is_stopped=stopped,
             accepts_missing_objects=accept_missing,
+            adds_tail=tail,
         )
         source = _backup_source(from_, backup, backup_cluster, at)
         with (
@@ -174,22 +204,36 @@ def apply(
             done = asyncio.run(restore_cluster(prepared, options, tell=tell))
             result: dict[str, Any] = {
                 "clusterId": cluster_id,
-                **report(prepared),
+                **report(done.prepared),
                 "missingObjects": [
                     {"coordinator": coordinator, "objectIds": sorted(object_ids)}
                     for coordinator, object_ids in sorted(done.missing.items())
                 ],
                 "directories": [str(path) for path in done.directories],
+                "backedUp": done.is_backed_up,
             }
             written = table(
                 ("NODE", "DIRECTORY"),
                 [(str(one.node_id), str(one.log_dir)) for one in settings],
             )
             text = (
-                f"{describe(prepared)}\n\n{written}\nCluster {cluster_id} is restored: start these "
-                "nodes, and format the directories of all other brokers with this id."
+                f"{describe(done.prepared)}\n\n{written}\nCluster {cluster_id} is restored: start "
+                "these nodes, and format the directories of all other brokers with this id.\n"
+                f"{BACKED_UP if done.is_backed_up else NOT_BACKED_UP}"
             )
             show(result, text, as_json=as_json)
+
+
+def _tail_store(is_wanted: bool, path: Path | None) -> NodeSettings | None:
+    """Return the settings of the broker whose store has the tail, or None without --tail."""
+    if not is_wanted:
+        return None
+    if path is None:
+        raise typer.BadParameter(
+            "needs a broker's properties file by --config, which names the object store",
+            param_hint="--tail",
+        )
+    return load_nodes_or_exit(path)[0]
 
 
 def _backup_source(

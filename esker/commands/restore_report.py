@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from esker.commands.text_tables import table
+from esker.restore.appending import Appended
 from esker.restore.plan import ChosenLog
 from esker.restore.run import Prepared
+from esker.restore.tail import Tail
 
 SHOWN = 20  # lines of one kind in the table; JSON has all of them
 
@@ -41,6 +43,7 @@ def report(prepared: Prepared) -> dict[str, Any]:
             }
             for lost in restored.lost_offsets
         ],
+        "tail": None if prepared.tail is None else _tail(prepared.tail, restored.appended),
         "notes": list(choices.notes),
     }
 
@@ -65,6 +68,31 @@ def _log(prepared: Prepared, log: ChosenLog) -> dict[str, Any]:
             }
             for other in choice.others
         ],
+    }
+
+
+def _tail(tail: Tail, appended: Appended) -> dict[str, Any]:
+    return {
+        "objects": appended.objects,
+        "records": appended.records,
+        "duplicateRecords": appended.duplicates,
+        "partitions": [
+            {"topic": topic, "partition": index, "firstOffset": first, "endOffset": end}
+            for (topic, index), (first, end) in sorted(appended.partitions.items())
+        ],
+        "leftOut": [
+            {
+                "coordinator": one.coordinator,
+                "objectId": one.object_id,
+                "topic": one.topic,
+                "partition": one.partition,
+                "records": one.records,
+                "reason": one.reason,
+            }
+            for one in appended.left_out
+        ],
+        "rewrittenObjects": tail.rewritten,
+        "damagedObjects": tail.damaged,
     }
 
 
@@ -108,11 +136,36 @@ def describe(prepared: Prepared) -> str:
                 for one in restored.lost_offsets
             ),
         ),
+        *([] if prepared.tail is None else _describe_tail(prepared.tail, restored.appended)),
         *_some("Copies that are damaged or cannot be used:", iter(choices.notes)),
         "Rights that were revoked after the newest record are back: check ACLs and users, and "
         "change secrets.",
     ]
     return "\n".join(lines)
+
+
+def _describe_tail(tail: Tail, appended: Appended) -> list[str]:
+    """Return lines about what the tail adds, and about what is left out of it."""
+    return [
+        f"The tail adds {appended.records} records of {appended.objects} objects; "
+        f"{appended.duplicates} records of it are there already.",
+        *_some(
+            "Records of the tail:",
+            (
+                f"{topic}-{index}: offsets {first} to {end - 1}"
+                for (topic, index), (first, end) in sorted(appended.partitions.items())
+            ),
+        ),
+        *_some(
+            "Records of the tail that are left out, and stay in the store:",
+            (
+                f"{one.topic}-{one.partition}: {one.records} records of object {one.object_id} of "
+                f"coordinator {one.coordinator}: {one.reason}"
+                for one in appended.left_out
+            ),
+        ),
+        *_some("Objects of the tail that cannot be read:", iter(tail.damaged)),
+    ]
 
 
 def _some(heading: str, lines: Iterator[str]) -> list[str]:

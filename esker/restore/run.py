@@ -10,9 +10,9 @@ Source: docs/design/restore.md#states-of-a-restore.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -29,10 +29,12 @@ from diskless.stores.opening import open_store
 from esker.restore.backups import BackupSource, fetch_cut
 from esker.restore.directories import check_same, is_restored, write_directory
 from esker.restore.errors import RestoreError
+from esker.restore.first_backup import write_first_backup
 from esker.restore.objects import missing_objects
 from esker.restore.plan import Choices, choose
 from esker.restore.sources import Sources
 from esker.restore.states import Restored, restore_states
+from esker.restore.tail import Tail, find_tail
 from esker.settings.addresses import BROKER, CONTROLLER
 from esker.settings.config import NodeSettings
 from raft.segments.files import FileSystem, RealFileSystem
@@ -55,6 +57,7 @@ class Prepared:
     restored: Restored
     scratch: Path
     manifest: Manifest | None = None  # of the backup among the sources
+    tail: Tail | None = None  # None: it was not looked for
 
     def name_of(self, directory: Path) -> str:
         """Return how a source is shown: a backup's directory is a temporary one."""
@@ -72,14 +75,17 @@ class Options:
     nodes: tuple[NodeSettings, ...]
     old_cluster_is_stopped: bool = False
     accepts_missing_objects: bool = False
+    adds_tail: bool = False  # objects that were uploaded after the newest record of the sources
 
 
 @dataclass(slots=True)
 class Done:
     """What a restore found and wrote."""
 
-    missing: dict[int, set[int]] = field(default_factory=dict)  # object ids by coordinator
+    prepared: Prepared  # with the state that was written
+    missing: dict[int, set[int]]  # object ids by coordinator
     directories: list[Path] = field(default_factory=list)
+    is_backed_up: bool = False  # the new cluster has a backup
 
 
 @contextmanager
@@ -113,6 +119,44 @@ def prepare(
         )
 
 
+async def prepare_tail(
+    prepared: Prepared, settings: NodeSettings, files: FileSystem | None = None
+) -> Prepared:
+    """Return a restore that adds the tail, as the store of a broker has it now.
+
+    Raises:  RestoreError; StoreSettingError, StorageError of the store; OSError.
+    """
+    store = open_store(settings.values)
+    try:
+        tail = await _find_tail(prepared, store, settings)
+    finally:
+        await store.close()
+    return _restore_again(prepared, settings, files or RealFileSystem(), {}, tail)
+
+
+async def _find_tail(prepared: Prepared, store: ObjectStorage, settings: NodeSettings) -> Tail:
+    prefix = settings.values["esker.object.key.prefix"]
+    cluster_id, uncommitted = prepared.choices.cluster_id, prepared.restored.uncommitted
+    return await find_tail(store, prefix, cluster_id, uncommitted)
+
+
+def _restore_again(
+    prepared: Prepared,
+    settings: NodeSettings,
+    files: FileSystem,
+    missing: dict[int, set[int]],
+    tail: Tail | None,
+) -> Prepared:
+    """Return the restore with the state that follows from what the store has and lacks."""
+    if not missing and tail is None:
+        return prepared
+    scratch = prepared.scratch / "as-stored"
+    restored = restore_states(
+        prepared.choices, scratch, files, missing, tail, settings.topic_defaults
+    )
+    return replace(prepared, restored=restored, tail=tail)
+
+
 async def restore_cluster(
     prepared: Prepared,
     options: Options,
@@ -138,37 +182,58 @@ async def restore_cluster(
                 f"The data is claimed. Waiting {wait_s:.0f} s, until the old brokers have stopped."
             )
             await sleep(wait_s)
-        done = Done(
-            missing=await missing_objects(
-                store,
-                broker.values["esker.object.key.prefix"],
-                prepared.restored.image.ancestors,
-                prepared.restored.objects,
+        done = await _compare(prepared, options, store, broker, files)
+        checkpoints = done.prepared.restored.checkpoints
+        for node, is_written in zip(options.nodes, written, strict=True):
+            if is_written:
+                check_same(files, node, checkpoints)
+        for node, is_written in zip(options.nodes, written, strict=True):
+            if not is_written:
+                write_directory(files, node, options.cluster_id, checkpoints)
+            done.directories.append(node.log_dir)
+        if broker.values["esker.backup.enable"]:
+            prefix: str = broker.values["esker.backup.key.prefix"]
+            await write_first_backup(
+                store, prefix, options.cluster_id, broker.node_id, checkpoints, files
             )
-        )
+            done.is_backed_up = True
     finally:
         await store.close()
-    if done.missing and not options.accepts_missing_objects:
-        count = sum(map(len, done.missing.values()))
-        coordinator, object_ids = next(iter(sorted(done.missing.items())))
-        shown = ", ".join(map(str, sorted(object_ids)[:10]))
-        raise RestoreError(
-            f"the store lacks {count} objects that the logs name (of coordinator {coordinator}: "
-            f"{shown}): bring them back, or give --accept-missing-objects; then run the same "
-            "command again"
-        )
-    restored = prepared.restored
-    if done.missing:
-        again = prepared.scratch / "without-missing-objects"
-        restored = restore_states(prepared.choices, again, files, done.missing)
-    for node, is_written in zip(options.nodes, written, strict=True):
-        if is_written:
-            check_same(files, node, restored.checkpoints)
-    for node, is_written in zip(options.nodes, written, strict=True):
-        if not is_written:
-            write_directory(files, node, options.cluster_id, restored.checkpoints)
-        done.directories.append(node.log_dir)
     return done
+
+
+async def _compare(
+    prepared: Prepared,
+    options: Options,
+    store: ObjectStorage,
+    broker: NodeSettings,
+    files: FileSystem,
+) -> Done:
+    """Compare the state with the store, and return the state that follows from it.
+
+    Raises:  RestoreError if objects are missing; StorageError; OSError.
+    """
+    tail = await _find_tail(prepared, store, broker) if options.adds_tail else None
+    missing = await missing_objects(
+        store,
+        broker.values["esker.object.key.prefix"],
+        prepared.restored.image.ancestors,
+        prepared.restored.objects,
+    )
+    if missing and not options.accepts_missing_objects:
+        raise _missing_error(missing)
+    return Done(_restore_again(prepared, broker, files, missing, tail), missing)
+
+
+def _missing_error(missing: Mapping[int, set[int]]) -> RestoreError:
+    count = sum(map(len, missing.values()))
+    coordinator, object_ids = next(iter(sorted(missing.items())))
+    shown = ", ".join(map(str, sorted(object_ids)[:10]))
+    return RestoreError(
+        f"the store lacks {count} objects that the logs name (of coordinator {coordinator}: "
+        f"{shown}): bring them back, or give --accept-missing-objects; then run the same "
+        "command again"
+    )
 
 
 def _check_nodes(prepared: Prepared, options: Options) -> NodeSettings:
@@ -227,6 +292,7 @@ async def _claim(prepared: Prepared, options: Options, store: ObjectStorage, pre
     digest = plan_digest(
         [
             options.cluster_id,
+            *(["tail"] if options.adds_tail else []),
             *(
                 f"{group.name} {log.choice.chosen.last_epoch} {log.choice.chosen.end} "
                 f"{log.known_committed}"
@@ -250,6 +316,6 @@ async def _claim(prepared: Prepared, options: Options, store: ObjectStorage, pre
                 f"cluster {found}"
             ) from None
         raise RestoreError(
-            f"cluster {options.cluster_id} was begun from other sources: give the same --from as "
-            "in the first run"
+            f"cluster {options.cluster_id} was begun from other sources: give the same --from, "
+            "--at and --tail as in the first run"
         ) from None

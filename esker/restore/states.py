@@ -29,6 +29,7 @@ from uuid import UUID
 
 import msgspec
 
+from coordinator.batch.id_ranges import Ranges
 from coordinator.batch.sqlite.machine import CoordinatorMachine, Identity
 from coordinator.batch.state import Lease, Topic
 from coordinator.controller.apply import ImageEdit
@@ -40,8 +41,10 @@ from coordinator.groups.machine import GroupMachine
 from coordinator.image_machine import ImageMachine
 from coordinator.transactions.machine import TransactionMachine
 from coordinator.transactions.state import OPEN
+from esker.restore.appending import Appended, append_tail
 from esker.restore.errors import RestoreError
 from esker.restore.plan import Choices, ChosenLog
+from esker.restore.tail import HIGHEST, Tail, UncommittedIds
 from raft.driver.config import METADATA_GROUP
 from raft.segments.files import FileSystem
 from raft.wire.responses import Group
@@ -78,8 +81,7 @@ PRODUCER_IDS: Final = 10 * 1_000
 _DELETE_RECORDS: Final = 0  # the reason of a moved log start
 
 HIGHEST_EPOCH: Final = 1 << 30
-HIGHEST: Final = 1 << 62
-"""Half of the range of an epoch and of an id: a counter above it was poisoned."""
+"""Half of the range of an epoch, as HIGHEST of an id: a counter above it was poisoned."""
 
 S = TypeVar("S")
 M = TypeVar("M", bound=ImageMachine[Any, Any])
@@ -122,6 +124,9 @@ class Restored:
     """Topic, partition, exact end and high watermark of partitions whose last records were not
     known to be committed."""
     lost_offsets: list[LostOffset] = field(default_factory=list)
+    uncommitted: dict[int, UncommittedIds] = field(default_factory=dict)
+    """By batch coordinator: the ids of objects that may belong to the tail."""
+    appended: Appended = field(default_factory=Appended)  # of the tail
     image: MetadataImage = field(default_factory=MetadataImage)
 
 
@@ -131,7 +136,8 @@ class _Coordinator:
 
     machine: CoordinatorMachine
     known_ends: dict[TopicPartition, int]  # high watermarks that were known to be committed
-    producer_id: int = -1  # the highest
+    ends: dict[TopicPartition, int]  # high watermarks in the chosen copy, without the tail
+    skipped: dict[int, Ranges]  # ids that can never be committed, of each open lease
 
 
 def restore_states(
@@ -139,24 +145,33 @@ def restore_states(
     scratch: Path,
     files: FileSystem,
     missing: Mapping[int, set[int]] | None = None,
+    tail: Tail | None = None,
+    topic_defaults: Mapping[str, str] | None = None,
 ) -> Restored:
     """Build the state of each log and write its new checkpoint below `scratch`.
 
     Args:    missing: ids of objects that the store lacks, by batch coordinator. A partition begins
                  behind those at its start: later retention would have deleted them, too.
+             tail: objects to append.
+             topic_defaults: of brokers' properties files; they say which topics are compacted.
     Raises:  RestoreError; OSError.
     """
-    cluster = load_machine(ControllerMachine(), choices.logs[METADATA_GROUP], files)
+    tail = tail or Tail()
+    cluster = load_machine(ControllerMachine(topic_defaults), choices.logs[METADATA_GROUP], files)
     image = cluster.image
     coordinators: dict[int, _Coordinator] = {}
     try:
         for group, log in choices.logs.items():
             if group.topic == DISKLESS_METADATA:
                 coordinators[group.partition] = _load_coordinator(log, scratch, files)
-        jump = make_jump(choices, image, coordinators)
+        jump = make_jump(choices, image, coordinators, tail)
         restored = Restored(timeline=image.timeline_number + 1, jump=jump)
         for partition, found in coordinators.items():
+            store = found.machine.store
+            restored.uncommitted[partition] = UncommittedIds.of(store)
             _skip_missing(found.machine, (missing or {}).get(partition, set()))
+            objects = tail.objects.get(partition, ())
+            append_tail(store, image, partition, objects, restored.appended)
         writer = _Writer(files, scratch, choices, restored)
         for group, log in choices.logs.items():
             if group.topic == DISKLESS_METADATA:
@@ -221,7 +236,10 @@ def _load_coordinator(log: ChosenLog, scratch: Path, files: FileSystem) -> _Coor
     machine.apply(committed())
     known_ends = _ends(machine)
     machine.apply(chain(unknown, batches))
-    return _Coordinator(machine, known_ends)
+    skipped = {
+        lease_id: lease.skipped for lease_id, lease in machine.store.leases.items() if lease.is_open
+    }
+    return _Coordinator(machine, known_ends, _ends(machine), skipped)
 
 
 def _ends(machine: CoordinatorMachine) -> dict[TopicPartition, int]:
@@ -274,7 +292,7 @@ def _skip_missing(machine: CoordinatorMachine, missing: set[int]) -> None:
 
 
 def make_jump(
-    choices: Choices, image: MetadataImage, coordinators: Mapping[int, _Coordinator]
+    choices: Choices, image: MetadataImage, coordinators: Mapping[int, _Coordinator], tail: Tail
 ) -> Jump:
     """Return the first numbers of the new cluster.
 
@@ -284,7 +302,8 @@ def make_jump(
     ends = [cluster.choice.chosen.end, cluster.choice.chosen.committed]
     ends += [end for other in cluster.choice.others for end in (other.log.end, other.log.committed)]
     broker_epochs = [record.broker_epoch for record in image.brokers.values()]
-    producer_ids = [image.next_producer_id]
+    broker_epochs.append(tail.highest_broker_epoch)
+    producer_ids = [image.next_producer_id, tail.highest_producer_id + 1]
     controller_epochs = [choices.highest_epoch]
     for coordinator in coordinators.values():
         store = coordinator.machine.store
@@ -358,6 +377,8 @@ class _Writer:
             if lease.is_open:
                 closed_at_ms = max(store.counters.steady_ms, lease.granted_at_ms, 0)
                 store.apply(_closing(lease_id, lease, closed_at_ms))
+                skipped = coordinator.skipped.get(lease_id, ())
+                store.leases[lease_id] = _without_orphans(store.leases[lease_id], skipped)
         for lease_id, lease in sorted(store.leases.items()):
             if lease.rewrite is not None and lease.orphans:
                 store.leases[lease_id] = lease._replace(orphans=())
@@ -484,8 +505,9 @@ class _Writer:
                 exact_end = max(start, min(exact_end, end))
                 restored.partitions += 1
                 restored.records += end - start
-                if exact_end < end:
-                    restored.uncertain.append((topic.name, index, exact_end, end))
+                copied = coordinators[coordinator].ends[place] if found else end
+                if exact_end < copied:
+                    restored.uncertain.append((topic.name, index, exact_end, copied))
                 epochs = image.leader_epochs(topic, index).begin(restored.timeline, exact_end)
                 timelines, first_offsets = zip(*epochs.starts, strict=True)
                 yield PartitionTimelinesRecord(
@@ -598,6 +620,15 @@ def _replace(record: S, **changes: Any) -> S:
 
 def _by_id(item: tuple[UUID, Topic]) -> bytes:
     return item[0].bytes
+
+
+def _without_orphans(lease: Lease, skipped: Ranges) -> Lease:
+    """Return a closed lease whose only orphans are the ids that could never be committed.
+
+    Ids that the tail passed over have objects whose batches were listed, and those above its last
+    object may have been committed in records that no source has.
+    """
+    return lease._replace(orphans=skipped)
 
 
 def _closing(lease_id: int, lease: Lease, closed_at_ms: int) -> LeaseClosedRecord:

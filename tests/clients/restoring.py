@@ -58,6 +58,47 @@ class Ledger:
                 lost.append(place)
         return len(self.acknowledged) - len(lost), lost
 
+    def settle(
+        self, found: Mapping[tuple[int, int], Shown], exact_ends: Mapping[int, int]
+    ) -> Settled:
+        """Return what became of each acknowledged record, and note new places; forget lost ones.
+
+        Fails for a record that is lost below its partition's exact end, or that is there twice.
+        """
+        _, gone = self.split(found, exact_ends)
+        places: dict[tuple[int, bytes], int] = {}
+        for (partition, offset), shown in found.items():
+            assert (partition, shown.value) not in places, f"twice: {shown} at {partition}-{offset}"
+            places[partition, shown.value] = offset
+        moved, lost = [], []
+        for place in gone:
+            value, time_ms = self.acknowledged.pop(place), self.times_ms.pop(place)
+            new = places.get((place[0], value))
+            if new is None:
+                lost.append(time_ms)
+                continue
+            assert new >= exact_ends[place[0]], f"{place} has gone back to {new}"
+            moved.append(((place[0], new), value, time_ms))
+        for new_place, value, time_ms in moved:
+            self.acknowledged[new_place], self.times_ms[new_place] = value, time_ms
+        tail = [place for place in self.acknowledged if place[1] >= exact_ends[place[0]]]
+        return Settled(len(self.acknowledged) - len(tail), tail, lost)
+
+
+class Settled(NamedTuple):
+    """What became of the acknowledged records of a ledger after a restore."""
+
+    exact: int  # records below the exact ends, at their offsets
+    tail: list[tuple[int, int]]  # the places of records at and above the exact ends
+    lost_ms: list[float]  # when each lost record was acknowledged
+
+    def __str__(self) -> str:
+        whole = self.exact + len(self.tail) + len(self.lost_ms)
+        return (
+            f"acknowledged {whole} = exact {self.exact} + tail {len(self.tail)} + lost "
+            f"{len(self.lost_ms)}"
+        )
+
 
 class Load:
     """An idempotent producer in a thread; each record is unlike any other."""
@@ -165,7 +206,11 @@ def apply_words(
 
 
 def restore(
-    cluster: EskerCluster, sources: Sequence[Path], *options: str, from_backup: bool = False
+    cluster: EskerCluster,
+    sources: Sequence[Path],
+    *options: str,
+    from_backup: bool = False,
+    tail: bool = False,
 ) -> dict[str, Any]:
     """Plan and apply; the cluster has the new id afterwards. Returns what `apply` printed."""
     words = [f"--from={source}" for source in sources]
@@ -173,12 +218,15 @@ def restore(
     if from_backup:
         backup = ["--backup", str(cluster.properties(cluster.broker_ids[0]))]
         backup += ["--backup-cluster", cluster.cluster_id]
-    planned = esker("restore", "plan", *words, *backup)
+    broker = cluster.properties(cluster.broker_ids[0])
+    with_store = ["--tail", f"--config={broker}"] if tail else []
+    planned = esker("restore", "plan", *words, *backup, *with_store)
     if from_backup:
         backup += ["--at", str(planned["backup"])]
-    done = esker(*apply_words(cluster, planned["clusterId"], sources, backup), *options)
+    words = apply_words(cluster, planned["clusterId"], sources, backup)
+    done = esker(*words, *(["--tail"] if tail else []), *options)
     assert done["clusterId"] == planned["clusterId"]
-    for name in ("logs", "records", "uncertainPartitions", "lostGroupOffsets"):
+    for name in ("logs", "records", "uncertainPartitions", "lostGroupOffsets", "tail"):
         assert done[name] == planned[name], name
     cluster.cluster_id = done["clusterId"]
     return done

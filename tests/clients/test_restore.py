@@ -113,17 +113,26 @@ def test_everything_but_the_bucket_is_lost_and_what_was_backed_up_is_restored(
         assert number <= int(max(manifests(cluster)).name)
         cut_ms = newest_cut_ms(cluster)
         delete(cluster, *cluster.quorum_ids, *cluster.broker_ids)
-        done = restore(cluster, [], from_backup=True)
+        done = restore(cluster, [], from_backup=True, tail=True)
         assert not done["missingObjects"]
         assert not done["uncertainPartitions"]
+        assert done["backedUp"]
+        assert manifests(cluster)
         cluster.start()
 
         found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
         ends = {p: max(o for q, o in found if q == p) + 1 for p in range(PARTITIONS)}
-        exact, lost = ledger.split(found, ends)
-        print(f"acknowledged {len(ledger.acknowledged)} = exact {exact} + lost {len(lost)}")
+        exact_ends = ends | {
+            one["partition"]: one["firstOffset"] for one in done["tail"]["partitions"]
+        }
+        counts = ledger.settle(found, exact_ends)
+        print(f"{counts}; printed: {done['tail']['records']} in the tail")
+        assert all(ledger.times_ms[place] >= cut_ms for place in counts.tail)
+        assert counts.tail
+        assert not counts.lost_ms  # one broker, an idempotent producer: ids are in its order
         assert all(found[place].value == value for place, value in before.items())
-        assert all(ledger.times_ms[place] >= cut_ms for place in lost)
+        for (partition, offset), shown in found.items():
+            assert shown.leader_epoch == (offset >= exact_ends[partition])
         assert committed(cluster.bootstrap, GROUP, TOPIC, PARTITIONS) == dict.fromkeys(
             range(PARTITIONS), 100
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 from diskless.backup.manifest import OldestCut
 from esker.cli import app
 from esker.restore import run as restoring
+from esker.restore.errors import RestoreError
 from tests.esker.restore.backing_up import back_up, backup_path
 from tests.esker.restore.lost import (
     CLUSTER_ID,
@@ -80,6 +82,36 @@ def test_a_cluster_is_restored_from_the_store_alone(home: Path) -> None:
     )  # fmt: skip
     assert json.loads(done.stdout.splitlines()[-1])["missingObjects"] == []
     assert sorted(one.name for one in (home / "new").iterdir()) == sorted(map(str, PORTS))
+
+
+def test_a_restored_cluster_has_a_backup_from_which_it_is_restored_in_turn(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new disks are lost before any of its brokers has written a cut."""
+    back_up(home, all_logs())
+    words = [
+        "restore", "apply", "--cluster-id", NEW_ID, "--backup", config(home), "--at", 0,
+        "--backup-cluster", CLUSTER_ID, *write_properties(home),
+    ]  # fmt: skip
+    assert "has no backup" in run(*words).stdout
+    for file in home.glob("*.properties"):
+        file.write_text(f"{file.read_text()}esker.backup.enable=true\n")
+
+    async def killed(*_: Any) -> bool:
+        raise RestoreError("killed behind the last directory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "write_first_backup", killed)
+        run(*words, code=1)
+    for _ in range(2):
+        assert "The store has a backup of the new cluster" in run(*words).stdout
+    (manifest,) = (backup_path(home, NEW_ID) / "manifest").iterdir()
+    assert int(manifest.name) == 0
+    shutil.rmtree(home / "new")
+    (home / "new").mkdir()
+    found = plan(home, "--backup-cluster", NEW_ID)
+    assert (found["timeline"], found["records"], found["objects"]) == (2, 20, 2)
+    assert found["uncertainPartitions"] == []
 
 
 def test_a_directory_and_the_backup_are_sources_together(home: Path) -> None:

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import pytest
 
+from coordinator.batch.state import Lease
 from esker.restore import run, states
 from esker.restore.plan import ChosenLog
-from records.diskless import ControllerEpochRecord, LeaseClosedRecord
+from records.diskless import ControllerEpochRecord
 from tests.esker.restore import test_directories, test_states
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -50,15 +51,10 @@ def leaves_leases_open(patch: pytest.MonkeyPatch) -> None:
 def deletes_uncommitted_ids(patch: pytest.MonkeyPatch) -> None:
     """The lost cluster may have committed and acknowledged them."""
 
-    def closing(lease_id: int, lease: Any, closed_at_ms: int) -> LeaseClosedRecord:
-        return LeaseClosedRecord(
-            lease_id=lease_id,
-            closed_at_ms=closed_at_ms,
-            end_object_id=lease.end_object_id,
-            reason=0,
-        )
+    def all_uncommitted(lease: Lease, _skipped: Any) -> Lease:
+        return lease._replace(orphans=((lease.last_committed_id + 1, lease.end_object_id),))
 
-    patch.setattr(states, "_closing", closing)
+    patch.setattr(states, "_without_orphans", all_uncommitted)
 
 
 def drops_topics_that_the_image_lacks(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from records.batch import COMPRESSION_MASK
 from records.compression import Buffer
 
-SLICE_PARTITIONS: Final = 250  # described between two turns of the loop: about 4 ms
+SLICE_PARTITIONS: Final = 100  # described between two turns of the loop: about 1.5 ms
 MANY_RECORDS: Final = 20_000  # about 10 ms
 MUCH_COMPRESSED: Final = 256 * 1024  # bytes: less is done before a thread has its turn
 INLINE_BYTES: Final = 4 * 1024 * 1024  # decompressed on the loop, about 3 ms; more in a thread

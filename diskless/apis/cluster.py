@@ -144,12 +144,14 @@ class ClusterApis:
         self, topics: Iterable[rpc.MetadataRequest.MetadataRequestTopic], access: Access | None
     ) -> list[str]:
         """Return the sorted names that no topic has and whose topics the client may describe."""
-        image, pace, absent = self._cluster.image, Pace(), []
-        for name in sorted({topic.name for topic in topics if topic.name is not None}):
+        image, pace, absent = self._cluster.image, Pace(), set[str]()
+        for name in (topic.name for topic in topics):
             await pace.step()
-            if image.topic(name) is None and may_describe(name, access, logs=False):
-                absent.append(name)
-        return absent
+            if name is None or image.topic(name) is not None:
+                continue
+            if may_describe(name, access, logs=False):
+                absent.add(name)
+        return sorted(absent)
 
     async def _create_missing(
         self, absent: list[str], context: RequestContext, *, may_create: bool

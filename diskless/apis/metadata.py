@@ -108,7 +108,12 @@ async def describe(
     scope = placement_scope(brokers, view.rack)
     with_operations = request.include_topic_authorized_operations
     pace, topics = Pace(), []
-    for found in _requested_topics(request, version, image, missing, access):
+    requested: Iterator[TopicImage | _Topic | None]
+    if wants_all(request, version):
+        requested = _all_topics(await _sorted_names(image, pace), image, access)
+    else:
+        requested = _requested_topics(request, version, image, missing, access)
+    for found in requested:
         await pace.step()
         if found is None:
             continue
@@ -168,6 +173,24 @@ def wants_all(request: MetadataRequest, version: int) -> bool:
     return request.topics is None or (version == 0 and not request.topics)
 
 
+async def _sorted_names(image: MetadataImage, pace: Pace) -> list[str]:
+    """Return the names of all topics, in order."""
+    names = []
+    for name in image.topic_ids:
+        await pace.step()
+        names.append(name)
+    names.sort()
+    return names
+
+
+def _all_topics(
+    names: Iterable[str], image: MetadataImage, access: Access | None
+) -> Iterator[TopicImage | None]:
+    """Yield each of these topics, or None in place of one that the client may not describe."""
+    for name in names:
+        yield image.topic(name) if may_describe(name, access, logs=False) else None
+
+
 def _requested_topics(
     request: MetadataRequest,
     version: int,
@@ -175,20 +198,19 @@ def _requested_topics(
     missing: Mapping[str, int],
     access: Access | None,
 ) -> Iterator[TopicImage | _Topic | None]:
-    """Yield each requested topic once, or an error in place of a topic that is missing or denied.
-
-    If all topics are requested, a topic that the client may not describe is None.
-    """
-    if wants_all(request, version):
-        for known in sorted(image.topic_ids):
-            yield image.topic(known) if may_describe(known, access, logs=False) else None
-        return
+    """Yield each named topic, or an error if it is missing or denied; None for a repeated one."""
     requested = request.topics or ()
     if version < FIRST_WITH_IDS and any(t.name is None or t.topic_id.int for t in requested):
         for named in requested:
             yield _error_topic(ErrorCode.INVALID_REQUEST, named.name or "", named.topic_id)
         return
-    for name, topic_id in dict.fromkeys((named.name, named.topic_id) for named in requested):
+    seen = set[tuple[str | None, UUID]]()
+    for named in requested:
+        name, topic_id = key = named.name, named.topic_id
+        if key in seen:
+            yield None
+            continue
+        seen.add(key)
         found = image.topics.get(topic_id) if name is None else image.topic(name)
         known_name = name if found is None else found.name
         if known_name is not None and not may_describe(known_name, access):

@@ -6,6 +6,7 @@ Source: docs/design/broker.md#any-broker-leads; KIP-1114.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -25,6 +26,7 @@ from coordinator.controller.placement import (
 )
 from coordinator.rendezvous import group_broker
 from diskless.apis.metadata import ClientView, describe, reachable
+from diskless.loop_turns import SLICE_PARTITIONS, Pace
 from records.codec import decode_message, encode_message
 from records.metadata import BrokerRegistrationChangeRecord
 from records.rpc.brokers import BrokerHeartbeatRequest
@@ -125,6 +127,44 @@ def test_metadata_describes_a_topic_once_that_its_request_names_repeatedly() -> 
     """Otherwise a request of a megabyte could cause a response of many."""
     image = beating().image
     assert len(ask(image, *["t"] * 1_000, "u", "u").topics) == 2
+
+
+@pytest.mark.parametrize("names", [None, ["t", "u"] * 5_000])
+def test_metadata_yields_to_the_event_loop_after_each_slice(
+    monkeypatch: pytest.MonkeyPatch, names: list[str] | None
+) -> None:
+    """Neither a list of all topics nor names that are repeated are worked through in one turn."""
+    image = beating().image
+    topic_ids = image.topic_ids.edit()
+    for number in range(5_000):
+        topic_ids.set(f"t{number}", image.topic_ids["t"])
+    image = replace(image, topic_ids=topic_ids.freeze())
+    topics = None if names is None else tuple(_asked(name=name) for name in names)
+    steps = 0
+    yielded: list[int] = []
+    step = Pace.step
+
+    async def counted(pace: Pace, count: int = 1) -> None:
+        nonlocal steps
+        steps += count
+        await step(pace, count)
+
+    async def watch() -> None:
+        nonlocal steps
+        while True:
+            yielded.append(steps)
+            steps = 0
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        watching = asyncio.ensure_future(watch())
+        await describe(MetadataRequest(topics=topics), 12, image, VIEW)
+        watching.cancel()
+
+    monkeypatch.setattr(Pace, "step", counted)
+    asyncio.run(main())
+    assert sum(yielded) >= 5_000
+    assert max(yielded) <= SLICE_PARTITIONS
 
 
 def heartbeat(world: World, broker_id: int, *, fence: bool = False, leave: bool = False) -> None:

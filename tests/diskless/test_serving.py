@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from diskless.apis import handler as serving
-from diskless.apis.handler import LONG_PARTITIONS, RequestContext, make_handler
+from diskless.apis.handler import (
+    LONG_PARTITIONS,
+    LONG_REQUEST_BYTES,
+    RequestContext,
+    make_handler,
+)
 from raft.net.connection import Reply
 from raft.net.handlers import payload
+from raft.net.header import RequestHeader
+from records.codec import decode_message, encode_message
+from records.errors import MalformedMessageError
 from records.rpc.cluster import MetadataRequest, MetadataResponse
 from tests.diskless.calling import Caller, call
 
@@ -75,3 +83,64 @@ def test_a_broker_encodes_a_response_with_very_many_topics_and_partitions_in_a_t
     is_short = 2 + partitions + denied <= LONG_PARTITIONS
     assert where == [is_short]
     assert is_short or buffers[0] <= FEW_BUFFERS
+
+
+def naming(size: int) -> tuple[MetadataRequest, bytes]:
+    """Return a request for topics, and its bytes at version 1: one more than `size` of them."""
+    name = MetadataRequest.MetadataRequestTopic
+    names = [name(name="n" * 248) for _ in range(size // 250)]
+    rest = size + 1 - 4 - 250 * len(names)
+    request = MetadataRequest(topics=(*names, name(name="n" * (rest - 2))))
+    return request, encode_message(request, 1)
+
+
+@pytest.mark.parametrize("more", [-1, 0])
+def test_a_broker_decodes_a_request_above_64_kib_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    request, body = naming(LONG_REQUEST_BYTES + more)
+    where: list[bool] = []
+    answer = MetadataResponse(brokers=(), topics=())
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        where.append(threading.current_thread() is threading.main_thread())
+        return decode_message(*arguments, **named)
+
+    def answered(asked: MetadataRequest, _: RequestContext) -> MetadataResponse:
+        assert asked == request
+        return answer
+
+    async def story() -> None:
+        caller: Any = Caller()
+        header = RequestHeader(3, 1, 7, "client", False, 0)
+        reply = make_handler(MetadataRequest, answered).serve(caller, header, body)
+        assert caller.held is (more == 0), "the next request would overtake this one"
+        assert await caller.answer(reply) == b"".join(payload(header, answer))
+        await asyncio.sleep(0)
+        assert not caller.held
+
+    monkeypatch.setattr(serving, "decode_message", watched)
+    asyncio.run(story())
+    assert where == [more < 0]
+
+
+def test_a_long_request_that_is_malformed_fails_its_connection_alone() -> None:
+    _, body = naming(LONG_REQUEST_BYTES + 1)
+    failed: list[BaseException] = []
+
+    class Peer(Caller):
+        def _on_handler_error(self, error: BaseException) -> None:
+            failed.append(error)
+
+    async def story() -> None:
+        caller: Any = Peer()
+        header = RequestHeader(3, 1, 7, "client", False, 0)
+        handler = make_handler(
+            MetadataRequest, lambda _, __: MetadataResponse(brokers=(), topics=())
+        )
+        handler.serve(caller, header, body[:-1])
+        while caller.held:
+            await asyncio.sleep(0)
+
+    asyncio.run(story())
+    assert [type(error) for error in failed] == [MalformedMessageError]

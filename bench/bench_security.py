@@ -15,7 +15,7 @@
   without a limit of handshakes: how many a second, and does it lose a heartbeat? Then to a node
   with the default limit: the p99 of a producer beside them, and alone, in turn.
 
-The least of the rounds, which other load on the machine disturbs least; of turns the median, and
+Of decisions the least processor time of the rounds; of turns the median, and
 the processor time of the loop's thread beside the time on the wall, which includes that load.
 """
 
@@ -112,13 +112,13 @@ def entries(count: int, users: int, pattern: PatternType) -> Security:
 
 
 def least_ms(rounds: int, work: Callable[[], object], before: Callable[[], object]) -> float:
-    """Return the least time in ms of some rounds of work, each after a preparation."""
+    """Return the least processor time in ms of some rounds of work, each after a preparation."""
     best = float("inf")
     for _ in range(rounds):
         before()
-        began = time.perf_counter()
+        began = time.thread_time()
         work()
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.thread_time() - began)
     return best * 1_000
 
 

@@ -22,7 +22,7 @@ Source: KIP-11, KIP-290 (patterns), KIP-801; upstream's StandardAuthorizerData.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -84,12 +84,6 @@ _IMPLIED_BY: Final = {
 }
 """Operations of which an ALLOW implies another one."""
 
-_ALLOWED_BY: Final = {
-    operation: frozenset({operation, Operation.ALL}) | _IMPLIED_BY.get(operation, frozenset())
-    for operation in Operation
-}
-"""The operations of which an ALLOW allows an operation."""
-
 
 class Rule(NamedTuple):
     """The part of an access control entry that is asked once its user and resource match."""
@@ -98,17 +92,20 @@ class Rule(NamedTuple):
     operation: int
     permission: int
 
-    def is_at(self, host: str) -> bool:
-        """Return whether the rule concerns clients at this address."""
-        return self.host in (host, WILDCARD)
 
-    def denies(self, operation: Operation) -> bool:
-        """Return whether the rule denies this operation."""
-        return self.permission == DENY and self.operation in (operation, Operation.ALL)
+def hosts_of(host: str) -> frozenset[str]:
+    """Return the hosts of rules that concern clients at an address."""
+    return frozenset({host, WILDCARD})
 
-    def allows(self, operation: Operation) -> bool:
-        """Return whether the rule allows this operation, or another one that implies it."""
-        return self.permission == ALLOW and self.operation in _ALLOWED_BY[operation]
+
+def denied_by(operation: Operation) -> frozenset[int]:
+    """Return the operations of which a DENY denies an operation."""
+    return frozenset({operation, Operation.ALL})
+
+
+def allowed_by(operation: Operation) -> frozenset[int]:
+    """Return the operations of which an ALLOW allows an operation, itself or by implication."""
+    return frozenset({operation, Operation.ALL}) | _IMPLIED_BY.get(operation, frozenset())
 
 
 class RuleIndex:
@@ -161,6 +158,31 @@ class RuleIndex:
 _NO_USERS: Final[Mapping[str, RuleIndex]] = {}
 
 
+Decider = Callable[[str], bool]
+"""Returns whether something may be done with the resource of a name."""
+
+
+def _allow(_: str) -> bool:
+    return True
+
+
+def _deny(_: str) -> bool:
+    return False
+
+
+def _verdicts(host: str, operation: Operation) -> dict[Rule, bool]:
+    """Return the rules that allow (True) or deny (False) an operation to clients at an address.
+
+    Rules are so few that to find one takes less time than to read its fields.
+    """
+    return {
+        Rule(at_host, of_operation, permission): permission == ALLOW
+        for at_host in hosts_of(host)
+        for permission, operations in ((ALLOW, allowed_by(operation)), (DENY, denied_by(operation)))
+        for of_operation in operations
+    }
+
+
 class Authorizer:
     """The rules of one image, found by user and resource."""
 
@@ -207,21 +229,50 @@ class Authorizer:
         if self._allow_everyone:
             self._of_all[kind].remove(record.pattern_type, record.resource_name, rule)
 
+    def decider(
+        self, principal: str, host: str, operation: Operation, kind: ResourceType
+    ) -> Decider:
+        """Return the function that decides about names of resources; valid until a rule changes."""
+        if principal in self._super_users:
+            return _allow
+        return self._decider(self._indexes(principal, kind), host, operation, kind)
+
+    def _decider(
+        self, indexes: list[RuleIndex], host: str, operation: Operation, kind: ResourceType
+    ) -> Decider:
+        verdict_of = _verdicts(host, operation).get
+        tables = [(index.literal.get, index.prefixed.get, index.lengths) for index in indexes]
+        of_all_names = [
+            verdict_of(rule) for index in indexes for rule in index.literal.get(WILDCARD, ())
+        ]
+        if False in of_all_names:
+            return _deny
+        is_any_name_allowed, by_default = True in of_all_names, self._allow_everyone
+
+        # A Produce over 1,000 partitions is decided by a thousand calls: no method is called in it.
+        def is_allowed(name: str) -> bool:
+            allowed = is_any_name_allowed
+            for literal, prefixed, lengths in tables:
+                for rule in literal(name, ()):
+                    if verdict := verdict_of(rule):
+                        allowed = True
+                    elif verdict is False:
+                        return False
+                for length in lengths:  # one that is longer than the name gives the name again
+                    for rule in prefixed(name[:length], ()):
+                        if verdict := verdict_of(rule):
+                            allowed = True
+                        elif verdict is False:
+                            return False
+            return allowed or (by_default and not self._has_rules(kind, name))
+
+        return is_allowed
+
     def is_allowed(
         self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
     ) -> bool:
         """Return whether a principal, at an address, may do an operation on a resource."""
-        if principal in self._super_users:
-            return True
-        allowed = False
-        for index in self._indexes(principal, kind):
-            for rules in index.matching(name):
-                for rule in rules:
-                    if rule.is_at(host):
-                        if rule.denies(operation):
-                            return False
-                        allowed = allowed or rule.allows(operation)
-        return allowed or (self._allow_everyone and not self._has_rules(kind, name))
+        return self.decider(principal, host, operation, kind)(name)
 
     def is_allowed_on_any(
         self, principal: str, host: str, operation: Operation, kind: ResourceType
@@ -233,7 +284,7 @@ class Authorizer:
         """
         if self.is_allowed(principal, host, operation, kind, ANY_NAME):
             return True
-        indexes = self._indexes(principal, kind)
+        indexes, hosts = self._indexes(principal, kind), hosts_of(host)
 
         def patterns(tables: list[dict[str, dict[Rule, int]]], permission: int) -> set[str]:
             return {
@@ -243,7 +294,7 @@ class Authorizer:
                 if any(
                     rule.permission == permission
                     and rule.operation in (operation, Operation.ALL)
-                    and rule.is_at(host)
+                    and rule.host in hosts
                     for rule in rules
                 )
             }

@@ -88,6 +88,15 @@ def is_allowed(check: Check, access: Access, name: str) -> bool:
     return access.allows(check.operation, check.kind, name)
 
 
+def denied_names(check: Check, access: Access, names: Iterable[str | None]) -> list[int]:
+    """Return the indexes of the names for which a check fails that no other one grants.
+
+    None, a resource without a name, passes.
+    """
+    assert check.unless is None, f"{check} has another check that grants it"
+    return access.denied(check.operation, check.kind, names)
+
+
 def is_allowed_on_cluster(check: Check, access: Access) -> bool:
     """Return whether a check of the cluster passes, or the check that also grants it."""
     other = check.unless

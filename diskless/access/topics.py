@@ -19,6 +19,7 @@ from coordinator.controller.guarding import (
     Asked,
     Guard,
     Guarded,
+    denied_names,
     is_allowed,
     is_allowed_on_cluster,
     needs,
@@ -203,12 +204,11 @@ def denied_produce(
     topics, name = request.topic_data, request.transactional_id
     if is_transactional and not is_allowed(PRODUCE_TRANSACTS, asked.access, name or ""):
         return AUTHORIZATION_FAILED[ResourceType.TRANSACTIONAL_ID], range(len(topics))
-    by_id = asked.version >= PRODUCE_BY_ID
-    return ErrorCode.TOPIC_AUTHORIZATION_FAILED, [
-        index
-        for index, topic in enumerate(topics)
-        if not is_topic_allowed(PRODUCE_WRITES, asked, topic, by_id=by_id)
-    ]
+    if asked.version >= PRODUCE_BY_ID:  # an unknown id is allowed, and has no name
+        names = [name_of(asked.image, topic) for topic in topics]
+    else:
+        names = [topic.name for topic in topics]
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED, denied_names(PRODUCE_WRITES, asked.access, names)
 
 
 GUARDS: Final[Mapping[int, Guard]] = {

@@ -153,6 +153,21 @@ def test_decisions_and_clients_are_kept_up_to_a_limit(monkeypatch: pytest.Monkey
     assert world.table.of(ANN, "1") is not first
 
 
+def test_decisions_about_many_resources_are_those_about_each_of_them() -> None:
+    world = World(acl(), acl("ord", permission=DENY, pattern=PatternType.PREFIXED), acl("*"))
+    world.is_complete = True
+    names = ["orders", "a", None, "order", "a"]
+    assert world.of().denied(Operation.READ, TOPIC, names) == [0, 3]
+    assert world.table.denials == 2
+    assert world.table._decisions == 3
+    other = World(acl(), acl("ord", permission=DENY, pattern=PatternType.PREFIXED), acl("*"))
+    other.is_complete = True
+    allowed = [other.reads(name) for name in names if name is not None]
+    assert allowed == [False, True, False, True]
+    assert world.of().denied(Operation.READ, TOPIC, names) == [0, 3]  # as they are kept
+    assert world.table.denials == 2
+
+
 def test_a_denial_is_one_line_of_the_audit_log_however_often_it_happens(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.controller import authorizer as rules_of
 from coordinator.controller.authorizer import (
     ALLOW,
     DENY,
@@ -15,7 +16,6 @@ from coordinator.controller.authorizer import (
     Operation,
     PatternType,
     ResourceType,
-    Rule,
 )
 from records.metadata import AccessControlEntryRecord
 
@@ -206,21 +206,16 @@ def test_a_decision_among_ten_thousand_patterns_reads_those_that_match():
 @pytest.mark.parametrize(
     "mutant",
     [
-        ("denies", lambda *_: False),
-        ("denies", lambda self, operation: self.permission == DENY and self.operation == operation),
-        ("allows", lambda self, _: self.permission == ALLOW),
-        (
-            "allows",
-            lambda self, operation: (
-                self.permission == ALLOW and self.operation in (operation, Operation.ALL)
-            ),
-        ),
-        ("is_at", lambda *_: True),
+        ("denied_by", lambda _: frozenset()),
+        ("denied_by", lambda operation: frozenset({operation})),
+        ("allowed_by", lambda _: frozenset(Operation)),
+        ("allowed_by", lambda operation: frozenset({operation, Operation.ALL})),
+        ("hosts_of", lambda _: frozenset(HOSTS)),
     ],
 )
 def test_the_authorizer_model_catches_each_authorizer_mutant(monkeypatch, mutant):
     name, changed = mutant
-    monkeypatch.setattr(Rule, name, changed)
+    monkeypatch.setattr(rules_of, name, changed)
     stories = [
         ([rule(), rule(permission=DENY)], Operation.READ),
         ([rule(), rule(Operation.ALL, DENY)], Operation.READ),

@@ -133,7 +133,7 @@ class Access:
     ) -> list[int]:
         """Return the indexes of the resources on which the client may not do an operation.
 
-        It decides as `allows` does, in a third of the time. None, a resource without a name, passes.
+        It decides as `allows` does, in a third of the time. None stands for no name, and passes.
         """
         known, decide = self._decisions(operation, kind)
         before, denied = len(known), []

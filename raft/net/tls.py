@@ -28,6 +28,9 @@ from raft.net.frames import Arena, Buffer
 from raft.net.identity import peer_name
 from raft.net.limits import Limits
 
+BURST_S: Final = 0.1
+"""Handshakes that an idle listener begins at once, in seconds of its rate."""
+
 MAX_UNREAD: Final = 16_384 * 2
 """Bytes of a peer whose handshake waits for its turn; a ClientHello is shorter."""
 
@@ -55,7 +58,11 @@ class Application(Protocol):
 
 
 class Handshakes:
-    """Bounds the TLS handshakes of one listener: their number, their rate and their duration."""
+    """Bounds the TLS handshakes of one listener: their number, their rate and their duration.
+
+    The loop does one step of one handshake in a turn, 0.5 to 1 ms of cryptography. Why: a hundred
+    peers that send at the same time would otherwise hold established connections for as many.
+    """
 
     def __init__(
         self,
@@ -74,7 +81,9 @@ class Handshakes:
         self._limits = limits
         self._connections = connections
         self._waiting: deque[ServerTls] = deque()
-        self._left = float(limits.max_handshakes_per_second)
+        self._burst = max(1.0, limits.max_handshakes_per_second * BURST_S)
+        self._left = self._burst
+        self._steps: deque[ServerTls] = deque()  # that have received bytes
         self._refilled_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -120,7 +129,7 @@ class Handshakes:
         """Begin queued TLS handshakes up to the rate limit; set a timer if some are left."""
         loop, rate = asyncio.get_running_loop(), self._limits.max_handshakes_per_second
         now = loop.time()
-        self._left = min(float(rate), self._left + (now - self._refilled_at) * rate)
+        self._left = min(self._burst, self._left + (now - self._refilled_at) * rate)
         self._refilled_at = now
         while self._waiting and self._left >= 1:
             connection = self._waiting.popleft()
@@ -133,6 +142,19 @@ class Handshakes:
     def _on_timer(self) -> None:
         self._timer = None
         self._admit()
+
+    def continue_later(self, connection: ServerTls) -> None:
+        """Continue a handshake when its turn comes; call it once for each step."""
+        self._steps.append(connection)
+        if len(self._steps) == 1:
+            asyncio.get_running_loop().call_soon(self._step)
+
+    def _step(self) -> None:
+        """Do the next step of one handshake."""
+        connection = self._steps.popleft()
+        if self._steps:
+            asyncio.get_running_loop().call_soon(self._step)
+        connection.continue_handshake()
 
 
 class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
@@ -166,6 +188,7 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
         self._paused = False
         self._ended = False
         self._delivery_due = False
+        self._step_due = False
 
     # --- the socket's protocol
 
@@ -190,7 +213,7 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
         if self._established:
             self._deliver()
         elif self._tls is not None:
-            self._continue_handshake()
+            self._continue_later()
         elif self._received.pending > MAX_UNREAD:
             self.fail(Reason.OVERSIZED, "too many bytes before the TLS handshake")
 
@@ -219,7 +242,16 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
     def shake_hands(self) -> None:
         """Begin the TLS handshake with this node's newest certificate."""
         self._tls = self._context().wrap_bio(self._received, self._unsent, server_side=True)
-        self._continue_handshake()
+        if self._received.pending:
+            self._continue_later()
+
+    def _continue_later(self) -> None:
+        """Wait for this handshake's turn; a peer that sends much is not read meanwhile."""
+        if self._received.pending > MAX_UNREAD and not self._paused:
+            self.pause_reading()
+        if not self._step_due:
+            self._step_due = True
+            self._handshakes.continue_later(self)
 
     def fail(self, reason: Reason, detail: str) -> None:
         """Abort a connection before the end of its handshake, and report the reason."""
@@ -231,13 +263,19 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
         if self._socket is not None:
             self._socket.abort() if reason is not Reason.TLS_FAILED else self._socket.close()
 
-    def _continue_handshake(self) -> None:
+    def continue_handshake(self) -> None:
+        """Do the next step of the handshake with the bytes that have been received."""
+        self._step_due = False
+        if self._ended:
+            return
         assert self._tls is not None, "a handshake that was not admitted"
         try:
             self._tls.do_handshake()
             self._on_established(self)
         except ssl.SSLWantReadError:
             self._send()
+            if self._paused:
+                self.resume_reading()
             return
         except (ssl.SSLError, ValueError) as error:
             self._send()  # the alert, which tells the peer the reason
@@ -247,6 +285,8 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
         self._handshakes.remove(self)
         self._handshakes.completed += 1
         self._established = True
+        if self._paused:
+            self.resume_reading()
         self.application.connection_made(self)
         self._deliver()
 
@@ -307,7 +347,8 @@ class ServerTls(asyncio.Transport, asyncio.BufferedProtocol):
         if self._socket is None or self._ended:
             return
         self._socket.resume_reading()
-        if not self._delivery_due:  # later: the connection may be handling requests just now
+        if self._established and not self._delivery_due:
+            # Later: the connection may be handling requests just now.
             self._delivery_due = True
             asyncio.get_running_loop().call_soon(self._deliver_if_open)
 

@@ -19,6 +19,7 @@ from raft.net.principal import ANONYMOUS, Principal
 from raft.net.sasl import Credentials, ServerMechanisms
 from raft.net.scram import SCRAM
 from raft.net.security import ListenerSecurity, OutgoingSecurity, outgoing
+from raft.net.tls import MAX_UNREAD, Handshakes, ServerTls
 from tests.pki import Authority
 from tests.waiting import wait_until_async
 
@@ -247,6 +248,76 @@ def test_a_listener_limits_the_number_and_duration_of_silent_tls_handshakes(on_l
             assert (await ask(server, OutgoingSecurity(tls=client_tls(pki)))).endswith(b"hello")
             for _, writer in silent:
                 writer.close()
+
+    on_loop(main())
+
+
+def test_a_listener_does_one_step_of_one_tls_handshake_in_a_turn_of_its_loop(
+    on_loop, pki, monkeypatch
+):
+    """Established connections are served between the handshakes of peers that begin together."""
+
+    async def main():
+        limits = replace(Limits(), max_handshakes_per_second=1_000)
+        async with Echo(ListenerSecurity(tls=server_tls(pki)), limits) as server:
+            turn, turns = 0, []
+            step = ServerTls.continue_handshake
+
+            def counted(connection):
+                turns.append(turn)
+                step(connection)
+
+            async def count():
+                nonlocal turn
+                while True:
+                    turn += 1
+                    await asyncio.sleep(0)
+
+            counting = asyncio.ensure_future(count())
+            monkeypatch.setattr(ServerTls, "continue_handshake", counted)
+            security = OutgoingSecurity(tls=client_tls(pki))
+            answers = await asyncio.gather(*(ask(server, security) for _ in range(20)))
+            assert all(answer.endswith(b"hello") for answer in answers)
+            counting.cancel()
+            assert len(turns) >= 40
+            assert len(set(turns)) == len(turns), "two handshakes in one turn"
+
+    on_loop(main())
+
+
+def test_a_peer_that_sends_much_is_not_read_until_its_handshake_has_its_turn(
+    on_loop, pki, monkeypatch
+):
+    async def main():
+        async with Echo(ListenerSecurity(tls=server_tls(pki))) as server:
+            later, steps = Handshakes.continue_later, []
+            monkeypatch.setattr(Handshakes, "continue_later", lambda _, each: steps.append(each))
+            _, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
+            writer.write(bytes(8_000_000))
+            await wait_until_async(lambda: steps and steps[0]._paused)
+            assert len(steps) == 1
+            assert steps[0]._received.pending <= MAX_UNREAD + 65_536
+            later(server.listener.handshakes, steps[0])
+            await wait_until_async(lambda: server.listener.ended[Reason.TLS_FAILED])
+            writer.close()
+
+    on_loop(main())
+
+
+def test_an_idle_listener_begins_a_tenth_of_a_seconds_handshakes_at_once(on_loop):
+    async def main():
+        begun = []
+
+        class Peer:
+            def shake_hands(self):
+                begun.append(self)
+
+        limits = replace(Limits(), max_handshakes_per_second=50)
+        handshakes = Handshakes(limits, lambda *_: None)
+        for _ in range(12):
+            handshakes.add(Peer())
+        assert len(begun) == 5
+        handshakes._timer.cancel()
 
     on_loop(main())
 

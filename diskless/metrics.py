@@ -354,6 +354,10 @@ def _segment_metrics(segments: LocalSegments) -> Iterator[Metric]:
     yield _counter("local_segment_written_bytes", text, counters.written_bytes)
     text = "Bytes of batches that were not written: the queue was full"
     yield _counter("local_segment_dropped_bytes", text, counters.dropped_bytes)
+    text = "Bytes of chunks that were read because this broker became their replica"
+    yield _counter("local_segment_warmed_bytes", text, counters.warmed_bytes)
+    text = "Bytes of this broker's chunks that were not read: there was no room"
+    yield _counter("local_segment_unwarmed_bytes", text, counters.unwarmed_bytes)
     text = "Bytes of batches that wait to be written to local segments"
     yield _gauge("local_segment_queued_bytes", text, segments.queued_bytes)
     text = "Writes to local segments that the disk refused"

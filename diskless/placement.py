@@ -12,7 +12,7 @@ Source: docs/design/broker.md#any-broker-leads; KIP-392 (preferred read replica)
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -40,7 +40,7 @@ class Redirects:
     """Remembers recent redirects, so that a consumer in another rack is redirected only rarely."""
 
     def __init__(self) -> None:
-        self._sent: dict[tuple[str, UUID, int], float] = {}  # the longest ago first
+        self._sent: dict[tuple[Hashable, ...], float] = {}  # the longest ago first
 
     def preferred_broker(
         self,
@@ -66,12 +66,19 @@ class Redirects:
         there = leader(topic_id, partition, rack, near)
         if there is None or there == here.broker_id:
             return None
-        key = (client, topic_id, partition)
+        return there if self.may_send((client, topic_id, partition), now_s) else None
+
+    def may_send(self, key: tuple[Hashable, ...], now_s: float) -> bool:
+        """Return whether a client may be redirected now, and remember it if so.
+
+        Args:    key: names the client, and from what it is redirected.
+                 now_s: the time of any clock that does not go backwards.
+        """
         last = self._sent.pop(key, None)
         if last is not None and now_s - last < REDIRECT_PAUSE_S:
             self._sent[key] = last
-            return None
+            return False
         self._sent[key] = now_s
         if len(self._sent) > MAX_REMEMBERED:
             del self._sent[next(iter(self._sent))]
-        return there
+        return True

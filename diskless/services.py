@@ -17,6 +17,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from coordinator.controller.access import AccessTable
+from coordinator.controller.chunk_placement import keeps
 from coordinator.controller.decide.configs import process_settings
 from coordinator.controller.image import MetadataImage
 from coordinator.groups.settings import GroupSettings
@@ -53,6 +54,7 @@ from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.local_segments.cache import LocalSegments, LocalSegmentsSettings
 from diskless.fetch.local_segments.filler import SegmentFiller
 from diskless.fetch.local_segments.format import TopicPartition
+from diskless.fetch.local_segments.warming import ChunkWarming
 from diskless.fetch.object_cache import CacheSettings, ObjectCache
 from diskless.fetch.read_ahead import ReadAheadSettings
 from diskless.fetch.service import FetchService
@@ -157,6 +159,7 @@ class Services:
             segments=self.segments,
         )
         self.filler = self._make_filler()
+        self.warming = self._make_warming()
         self.throttling = Throttling(
             cluster,
             Windows(values["quota.window.num"], values["quota.window.size.seconds"] * 1_000),
@@ -217,6 +220,24 @@ class Services:
                 others=tuple((name, Path(path)) for name, path in others),
             ),
             wall_ms=self._wall_ms,
+            keeps=self._keeps,
+        )
+
+    def _keeps(self, partition: TopicPartition, first: int, last: int) -> bool:
+        """Return whether this broker keeps local segments of these offsets, both inclusive."""
+        cluster = self._cluster
+        return keeps(cluster.image, cluster.broker_id, *partition, first, last)
+
+    def _make_warming(self) -> ChunkWarming | None:
+        if self.segments is None:
+            return None
+        return ChunkWarming(
+            self._cluster,
+            self.segments,
+            store=self._store,
+            cache=self.cache,
+            look_up=self.fetch.runs_of,
+            epochs=self.fetch.epochs_to_stamp,
         )
 
     def _make_filler(self) -> SegmentFiller | None:
@@ -395,6 +416,8 @@ class Services:
         self._cleans = True
         if self.filler is not None:
             self.filler.start()
+        if self.warming is not None:
+            self.warming.start()
         self.lineage.start()
         self.cleaner.start()
         self.rewriting.start()
@@ -436,6 +459,8 @@ class Services:
         await self.fetch.close()
         if self.filler is not None:
             await self.filler.close()
+        if self.warming is not None:
+            await self.warming.close()
         if self.segments is not None:
             await self.segments.close()
         await self.cache.close()

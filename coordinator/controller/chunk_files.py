@@ -49,9 +49,9 @@ def read_create_file(text: str) -> tuple[NewChunk, ...]:
     for where, entry in _entries(text, "partitions", {"topic", "partition", "replicas"}):
         found.append(
             NewChunk(
-                _topic(entry, where),
-                _number(entry, "partition", where, _INT32),
-                _replicas(entry, where),
+                parse_topic(entry, where),
+                parse_number(entry, "partition", where, _INT32),
+                parse_replicas(entry, where),
             )
         )
     if len({chunk[:2] for chunk in found}) != len(found):
@@ -66,10 +66,10 @@ def read_alter_file(text: str) -> AlterChunkAssignmentsRequest:
     for where, entry in _entries(text, "chunks", keys):
         chunks.append(
             AlterChunkAssignmentsRequest.Assignment(
-                topic_name=_topic(entry, where),
-                partition_id=_number(entry, "partition", where, _INT32),
-                start_offset=_number(entry, "startOffset", where, _INT64),
-                broker_ids=_replicas(entry, where),
+                topic_name=parse_topic(entry, where),
+                partition_id=parse_number(entry, "partition", where, _INT32),
+                start_offset=parse_number(entry, "startOffset", where, _INT64),
+                broker_ids=parse_replicas(entry, where),
             )
         )
     if len({(c.topic_name, c.partition_id, c.start_offset) for c in chunks}) != len(chunks):
@@ -107,15 +107,22 @@ def create_request(
     )
 
 
-def _entries(text: str, key: str, keys: set[str]) -> list[tuple[str, dict[str, Any]]]:
+def parse_document(text: str, keys: set[str]) -> dict[str, Any]:
+    """Parse a file that is one JSON object with these keys. Raises ChunkFileError."""
     if len(text) > MAX_FILE_BYTES:
         raise ChunkFileError(f"{len(text)} characters, the limit is {MAX_FILE_BYTES}")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise ChunkFileError(f"not JSON: {error}") from None
-    if not isinstance(document, dict) or set(document) != {key}:
-        raise ChunkFileError(f'the file must be one object with the key "{key}"')
+    if not isinstance(document, dict) or set(document) != keys:
+        names = " and ".join(f'"{key}"' for key in sorted(keys))
+        raise ChunkFileError(f"the file must be one object with {names}")
+    return document
+
+
+def _entries(text: str, key: str, keys: set[str]) -> list[tuple[str, dict[str, Any]]]:
+    document = parse_document(text, {key})
     entries = document[key]
     if not isinstance(entries, list) or not 0 < len(entries) <= MAX_ENTRIES:
         raise ChunkFileError(f"{key}: a list of 1 to {MAX_ENTRIES} entries is expected")
@@ -128,21 +135,24 @@ def _entries(text: str, key: str, keys: set[str]) -> list[tuple[str, dict[str, A
     return found
 
 
-def _topic(entry: dict[str, Any], where: str) -> str:
+def parse_topic(entry: dict[str, Any], where: str) -> str:
+    """Return the name of an entry's topic. Raises ChunkFileError naming the place."""
     topic = entry["topic"]
     if not isinstance(topic, str) or not topic.isascii() or not 0 < len(topic) <= MAX_NAME:
         raise ChunkFileError(f"{where}.topic: a topic's name is expected")
     return topic
 
 
-def _number(entry: dict[str, Any], key: str, where: str, highest: int) -> int:
+def parse_number(entry: dict[str, Any], key: str, where: str, highest: int) -> int:
+    """Return a number of an entry, from 0 to `highest`. Raises ChunkFileError naming the place."""
     number = entry[key]
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= highest:
         raise ChunkFileError(f"{where}.{key}: a number from 0 to {highest} is expected")
     return number
 
 
-def _replicas(entry: dict[str, Any], where: str) -> tuple[int, ...]:
+def parse_replicas(entry: dict[str, Any], where: str) -> tuple[int, ...]:
+    """Return the broker ids of an entry. Raises ChunkFileError naming the place."""
     replicas = entry["replicas"]
     if not isinstance(replicas, list) or not replicas:
         raise ChunkFileError(f"{where}.replicas: a list of broker ids is expected")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from coordinator.controller.chunk_placement import active_replicas
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
 from coordinator.controller.placement import (
     PlacementScope,
@@ -85,14 +86,15 @@ def _describe_topic(topic: TopicImage, scope: PlacementScope) -> _Topic:
 def _describe_partition(
     topic: TopicImage, index: int, partition: PartitionRecord, scope: PlacementScope
 ) -> _Partition:
-    leader_id, replicas = place(topic.topic_id, index, scope)
+    leader_id, replicas, in_sync = place(topic.topic_id, index, scope, active_replicas(partition))
     return _Partition(
         partition_index=index,
         leader_id=NO_LEADER if leader_id is None else leader_id,
         replicas=replicas,
-        isr=replicas,
+        isr=in_sync,
         coordinator=topic.coordinator(index),
         chunks=_chunks(topic, index, partition),
+        assigned=partition.replicas,
     )
 
 

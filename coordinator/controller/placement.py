@@ -104,7 +104,8 @@ class Placement(NamedTuple):
     """The leader and replicas of a partition, for one client."""
 
     leader_id: int | None
-    replicas: tuple[int, ...]  # rising; all of them in sync
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]  # all of them, unless a chunk has a replica that is not placed on
 
 
 def placement_scope(brokers: Sequence[PlacedBroker], rack: str | None) -> PlacementScope:
@@ -115,11 +116,28 @@ def placement_scope(brokers: Sequence[PlacedBroker], rack: str | None) -> Placem
     return PlacementScope(preferred_brokers(brokers), rack if is_known(rack, brokers) else None)
 
 
-def place(topic_id: UUID, index: int, scope: PlacementScope) -> Placement:
-    """Choose a partition's leader for the client's rack, and the list of its replicas."""
+def place(
+    topic_id: UUID, index: int, scope: PlacementScope, assigned: tuple[int, ...] = ()
+) -> Placement:
+    """Choose a partition's leader for the client's rack, and the list of its replicas.
+
+    Args:  assigned: the replicas of its active chunk; none if it was never cut into chunks.
+    """
     best, by_rack = leaders(topic_id, index, scope.brokers)
+    if assigned:
+        holders = [broker for broker in scope.brokers if broker.broker_id in assigned]
+        if holders:
+            best, in_rack = leaders(topic_id, index, holders)
+            by_rack = by_rack | in_rack  # a rack without a replica keeps its own broker
     leader_id = best if scope.rack is None else by_rack.get(scope.rack, best)
+    if assigned:
+        placed = {broker.broker_id for broker in scope.brokers}
+        replicas = assigned
+        if leader_id is not None and leader_id not in assigned:
+            replicas = (*assigned, leader_id)
+        return Placement(leader_id, replicas, tuple(one for one in replicas if one in placed))
     known = set(by_rack.values())
     if leader_id is not None:
         known.add(leader_id)
-    return Placement(leader_id, tuple(sorted(known)))
+    rising = tuple(sorted(known))
+    return Placement(leader_id, rising, rising)

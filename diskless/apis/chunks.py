@@ -84,6 +84,7 @@ async def create(
             start_timestamp=now_ms,
             prev_stop_offset=end.offset - 1,
             topic_id=place.topic_id,
+            active_start_offset=named.active_start_offset,
         )
     if forwarded:
         answer = await _ask(

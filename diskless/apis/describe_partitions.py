@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from coordinator.controller.access import Access
+from coordinator.controller.chunk_placement import active_replicas
 from coordinator.controller.guarding import replace
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.controller.placement import PlacementScope, place, placement_scope
@@ -132,15 +133,16 @@ async def _describe_topic(
 def _partition(
     topic: TopicImage, index: int, image: MetadataImage, scope: PlacementScope
 ) -> _Partition:
-    leader_id, replicas = place(topic.topic_id, index, scope)
+    assigned = active_replicas(topic.partitions[index])
+    leader_id, replicas, in_sync = place(topic.topic_id, index, scope, assigned)
     return _Partition(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader_id is None else 0,
         partition_index=index,
         leader_id=NOBODY if leader_id is None else leader_id,
         leader_epoch=image.leader_epochs(topic, index).current,
         replica_nodes=replicas,
-        isr_nodes=replicas,
+        isr_nodes=in_sync,
         eligible_leader_replicas=(),
         last_known_elr=(),
-        offline_replicas=(),
+        offline_replicas=tuple(one for one in replicas if one not in in_sync),
     )

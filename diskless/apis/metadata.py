@@ -2,8 +2,8 @@
 
 The answer is a function of the image and of the client's rack, so that every broker gives the same
 one (`coordinator.controller.placement`). A partition's leader is chosen for that rack; its
-replicas, all in sync, are the leaders for clients of the other racks. The leader epoch is always 0:
-any broker may lead.
+replicas, all in sync, are the leaders for clients of the other racks, or those of its active chunk.
+The leader epoch is always 0: any broker may lead.
 
 The trap: a broker that answers lists itself, even if it is fenced; and if no broker serves, because
 all restart at once or the last one leaves, all registered brokers are listed, leading nothing.
@@ -29,6 +29,7 @@ from uuid import UUID
 
 from coordinator.controller.access import Access
 from coordinator.controller.authorizer import Operation, ResourceType
+from coordinator.controller.chunk_placement import active_replicas
 from coordinator.controller.guarding import replace
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
 from coordinator.controller.placement import (
@@ -39,6 +40,7 @@ from coordinator.controller.placement import (
     unfenced_brokers,
 )
 from diskless.loop_turns import Pace
+from records.chunks import ChunkRecord
 from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord
 from records.rpc.cluster import MetadataRequest, MetadataResponse
@@ -278,7 +280,7 @@ def _partition(
     image: MetadataImage,
     scope: PlacementScope,
 ) -> _Partition:
-    leader_id, replicas = place(topic.topic_id, index, scope)
+    leader_id, replicas, in_sync = place(topic.topic_id, index, scope, active_replicas(record))
     chunks = topic.chunks.get(index, ())
     return _Partition(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader_id is None else 0,
@@ -286,17 +288,24 @@ def _partition(
         leader_id=NOBODY if leader_id is None else leader_id,
         leader_epoch=image.leader_epochs(topic, index).current,
         replica_nodes=replicas,
-        isr_nodes=replicas,
+        isr_nodes=in_sync,
+        offline_replicas=tuple(one for one in replicas if one not in in_sync),
         start_offset=active_start(record) if chunks else -1,
-        chunks=tuple(
-            _Chunk(
-                start_offset=chunk.start_offset,
-                start_timestamp=chunk.start_timestamp,
-                stop_offset=chunk.stop_offset,
-                end_offset=chunk.end_offset,
-                replica_nodes=chunk.replicas,
-                isr_nodes=chunk.isr,
-            )
-            for chunk in chunks
-        ),
+        chunks=tuple(_chunk(chunk, scope, leader_id) for chunk in chunks),
+    )
+
+
+def _chunk(chunk: ChunkRecord, scope: PlacementScope, leader_id: int | None) -> _Chunk:
+    """Describe a closed chunk; the leader serves it where no replica does."""
+    placed = {broker.broker_id for broker in scope.brokers}
+    in_sync = tuple(one for one in chunk.replicas if one in placed)
+    if not in_sync and leader_id is not None:
+        in_sync = (leader_id,)
+    return _Chunk(
+        start_offset=chunk.start_offset,
+        start_timestamp=chunk.start_timestamp,
+        stop_offset=chunk.stop_offset,
+        end_offset=chunk.end_offset,
+        replica_nodes=chunk.replicas,
+        isr_nodes=in_sync,
     )

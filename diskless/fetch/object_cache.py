@@ -81,8 +81,15 @@ class _CachedRange:
 class ObjectCache:
     """A read cache in front of one store. Belongs to the event loop."""
 
-    def __init__(self, store: ObjectStorage, settings: CacheSettings | None = None) -> None:
-        self.counters = CacheCounters()
+    def __init__(
+        self,
+        store: ObjectStorage,
+        settings: CacheSettings | None = None,
+        *,
+        counters: CacheCounters | None = None,
+    ) -> None:
+        """Create an empty cache; `counters` are another cache's if both count together."""
+        self.counters = counters or CacheCounters()
         self.kept_bytes = 0
         self._store = store
         self._settings = settings or CacheSettings()

@@ -12,7 +12,7 @@ after its waiting; if it does not answer, clients get an error that they retry
 
 The partitions of a request rotate, so that a busy one does not starve those behind it; the first
 gets at least one batch, however large (KIP-74). A client in another rack is occasionally redirected
-to a broker in its own rack.
+to a broker in its own rack, and one of a chunk to a broker that keeps it.
 
 Source: the protocol guide, Fetch; KIP-74, KIP-227 (sessions are never granted), KIP-392 (preferred
 read replica), KIP-516 (topic ids); docs/design/broker.md#fetch,
@@ -31,10 +31,12 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from coordinator.batch.reads import READ_COMMITTED
+from coordinator.controller.chunk_placement import is_cut
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.controller.placement import PlacedBroker, is_known, unfenced_brokers
 from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
+from diskless.fetch.chunk_routing import ChunkRouting, Reader
 from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.local_segments.cache import LocalSegments
 from diskless.fetch.local_segments.format import TopicPartition
@@ -43,7 +45,7 @@ from diskless.fetch.read_ahead import ReadAhead, ReadAheadSettings
 from diskless.fetch.runs_reader import DamagedRunError, FinalBatches, Run, read_runs, run_of
 from diskless.fetch.staleness import Staleness
 from diskless.loop_turns import Pace
-from diskless.placement import Redirects
+from diskless.placement import Redirects, rack_hint
 from diskless.request_time import timed
 from diskless.stores import ObjectNotFoundError, StorageError
 from diskless.traffic import Traffic
@@ -54,6 +56,7 @@ from records.rpc.fetch import FetchRequest, FetchResponse
 
 log = logging.getLogger("diskless.fetch.service")
 
+FIRST_WITH_PREFERRED: Final = 11  # of Fetch: the first whose answer names a read replica
 FIRST_WITH_TOPIC_IDS: Final = 13
 MAX_WAIT_MS: Final = 60_000
 BARRIER_S: Final = 5.0  # timeout for the coordinator to decide what is out of range
@@ -85,6 +88,7 @@ class _RequestedPartition(NamedTuple):
     offset: int
     max_bytes: int
     committed: bool = False  # read_committed: up to the last stable offset
+    is_cut: bool = False  # into chunks (KIP-1114)
 
 
 class _PartitionResult(NamedTuple):
@@ -101,6 +105,7 @@ class _PartitionResult(NamedTuple):
     max_bytes: int = 0  # of the runs' bytes in the response; the first batch is always whole
     last_stable_offset: int = -1  # -1: the high watermark
     aborted: tuple[rpc.AbortedTransaction, ...] = ()
+    ends_at_chunk: bool = False  # the next Fetch is led to another broker
 
 
 @dataclass(slots=True)
@@ -177,10 +182,15 @@ class FetchService:
             max_bytes = max(0, min(request.max_bytes, MAX_BYTES, room()))
             answers = await self._look_up(request, version, max_bytes)
             if not redirected:
-                answers, redirected = self._redirect(request, client, answers, loop.time()), True
+                answers = self._redirect(request, client, answers, loop.time())
+                answers = self._lead_to_chunks(request, version, client, answers)
+                redirected = True
             left_s = deadline - loop.time()
             found_bytes = sum(run.size_bytes for answer in answers for run in answer.runs)
-            has_result = any(a.error or a.is_below or a.preferred != NOWHERE_ELSE for a in answers)
+            has_result = any(
+                a.error or a.is_below or a.preferred != NOWHERE_ELSE or a.ends_at_chunk
+                for a in answers
+            )
             if has_result or found_bytes >= request.min_bytes or left_s <= 0 or not answers:
                 break
             await self._wait_for_change(answers, deadline)
@@ -248,7 +258,7 @@ class FetchService:
         redirected = []
         for answer in answers:
             asked = answer.asked
-            if asked is not None and not (answer.error or answer.is_below or answer.is_above):
+            if asked is not None and _is_certain(answer) and not asked.is_cut:
                 nearer = self._redirects.preferred_broker(
                     client, asked.topic_id, asked.partition, request.rack_id, here, brokers, now_s
                 )
@@ -257,6 +267,34 @@ class FetchService:
                     answer = answer._replace(runs=(), preferred=nearer)
             redirected.append(answer)
         return redirected
+
+    def _lead_to_chunks(
+        self, request: FetchRequest, version: int, client: str, answers: list[_PartitionResult]
+    ) -> list[_PartitionResult]:
+        """Lead a client to the brokers that keep the chunks it reads; end answers at a chunk's end.
+
+        Answers of older versions cannot name a broker, so those clients are served here.
+        """
+        is_cut = (answer.asked is not None and answer.asked.is_cut for answer in answers)
+        if version < FIRST_WITH_PREFERRED or not any(is_cut):
+            return answers
+        routing = ChunkRouting(self._cluster.image, self._cluster.broker_id, self._redirects)
+        reader = Reader(client, request.rack_id or rack_hint(client.rpartition("@")[0]))
+        now_s, led = asyncio.get_running_loop().time(), []
+        for answer in answers:
+            asked = answer.asked
+            if asked is not None and asked.is_cut and _is_certain(answer):
+                partition = TopicPartition(asked.topic_id, asked.partition)
+                route = routing.route(partition, asked.offset, reader, now_s)
+                if route is not None and route.broker_id is not None:
+                    self.counters.redirects += 1
+                    answer = answer._replace(runs=(), preferred=route.broker_id)
+                elif route is not None and route.last_offset is not None:
+                    runs = tuple(run for run in answer.runs if run.base_offset <= route.last_offset)
+                    is_short = len(runs) < len(answer.runs)
+                    answer = answer._replace(runs=runs, ends_at_chunk=is_short)
+            led.append(answer)
+        return led
 
     # --- batch lookup ---------------------------------------------------------------------------
 
@@ -583,6 +621,11 @@ class FetchService:
         )
 
 
+def _is_certain(answer: _PartitionResult) -> bool:
+    """Return whether this broker's replica has the fetched offset."""
+    return not (answer.error or answer.is_below or answer.is_above)
+
+
 def _end_of(answer: _PartitionResult) -> int:
     """Return the end of the offsets that this answer's reader may see."""
     stable = answer.last_stable_offset
@@ -661,4 +704,5 @@ def _resolve(
         asked.partition,
         asked.fetch_offset,
         asked.partition_max_bytes,
+        is_cut=is_cut(found.partitions[asked.partition]),
     )

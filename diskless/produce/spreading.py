@@ -23,10 +23,12 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from coordinator.controller.chunk_placement import active_replicas
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.placement import (
     PlacedBroker,
-    leader,
+    place,
+    placement_scope,
     preferred_brokers,
     unfenced_brokers,
 )
@@ -66,6 +68,7 @@ class ProducerSpreading:
         self._broker_id = broker_id
         self._clock = clock
         self._producers: dict[object, _Producer] = {}  # by connection
+        self._image = MetadataImage()
         self._placed: Sequence[PlacedBroker] | None = None  # brokers that lead partitions
         self._change = 0
         self._changed_at_s = 0.0
@@ -78,7 +81,7 @@ class ProducerSpreading:
             if now - before or self._broker_id in before - now:
                 self._change += 1
                 self._changed_at_s = self._clock()
-        self._placed = placed
+        self._placed, self._image = placed, image
 
     def destination(self, connection: object, client_id: str | None) -> Destination | None:
         """Return the brokers that should get a connection's batches, or None for this broker."""
@@ -109,8 +112,10 @@ class ProducerSpreading:
         Returns:  None if this broker leads the partition, or the connection may stay.
         """
         now_s = self._clock()
-        placed = self._placed or ()
-        there = leader(topic_id, partition, rack, placed)
+        record = self._image.partition(topic_id, partition)
+        assigned = () if record is None else active_replicas(record)
+        scope = placement_scope(self._placed or (), rack)
+        there = place(topic_id, partition, scope, assigned).leader_id
         if there is None or there == self._broker_id or not self._must_go(producer, now_s):
             return None
         if producer.sent_on != self._change:

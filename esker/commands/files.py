@@ -1,4 +1,4 @@
-"""Reads the small files that commands take, with a bound and one-line errors."""
+"""Reads and writes the small files that commands take, with a bound and one-line errors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from typing import Final
 from esker.commands.cluster_access import fail
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+
+
+def write_text_or_exit(path: Path, text: str) -> None:
+    """Write a file, or end the command with 1 if that fails."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
 
 
 def read_text_or_exit(path: Path) -> str:

@@ -22,6 +22,7 @@ class CreateChunksRequest(Request, key=1076, versions="0"):
         start_timestamp: Int64  # ms since 1970
         prev_stop_offset: Int64  # inclusive, of the chunk that ends
         topic_id: Annotated[Uuid, tag(0)] = ZERO_UUID  # whose high watermark that is; 0: not known
+        active_start_offset: Annotated[Int64, tag(1)] = -1  # of the chunk to end; -1: any
 
     topic_partitions: Array[TopicPartition]
 

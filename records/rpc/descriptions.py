@@ -40,6 +40,7 @@ class DescribeTopicsResponse(Response, key=1112, versions="0"):
             isr: Array[Int32]
             coordinator: Int32  # the partition of __diskless-metadata that has its batches
             chunks: Array[Chunk]  # by rising start, the active one last; none: never cut
+            assigned: Annotated[Array[Int32], tag(0), IGNORABLE] = ()  # replicas in the log
 
         error_code: Int16 = 0
         topic_name: String

@@ -18,11 +18,13 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
+from coordinator.controller.chunk_placement import keeps
 from diskless.apis.records import RecordApis
 from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.local_segments.cache import LocalSegments, LocalSegmentsSettings
 from diskless.fetch.local_segments.filler import SegmentFiller
 from diskless.fetch.local_segments.format import TopicPartition
+from diskless.fetch.local_segments.warming import ChunkWarming
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.service import FetchService
 from diskless.fetch.staleness import Staleness
@@ -167,6 +169,9 @@ class RecordsBroker:
             LocalSegmentsSettings(directory, "c-1", self.cluster.broker_id, **settings),
             wall_ms=self.world.wall_ms,
             executor=InlineExecutor(),
+            keeps=lambda partition, *ends: keeps(
+                self.cluster.image, self.cluster.broker_id, *partition, *ends
+            ),
         )
         await found.begin()
         self.fetch_service._segments = found
@@ -179,12 +184,22 @@ class RecordsBroker:
             stale_s=3_600.0,
         )
         self.filler.start()
+        self.warming = ChunkWarming(
+            self.cluster,
+            found,
+            store=self.store,
+            cache=self.cache,
+            look_up=self.fetch_service.runs_of,
+            epochs=self.fetch_service.epochs_to_stamp,
+        )
+        self.warming.start()
         return found
 
     async def end_segments(self) -> None:
         """Stop to serve from local segments; the directory stays."""
         if self.segments is not None and self.filler is not None:
             await self.filler.close()
+            await self.warming.close()
             await self.segments.close()
             self.segments = self.filler = self.fetch_service._segments = None
 

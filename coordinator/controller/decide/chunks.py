@@ -96,6 +96,12 @@ def _create(
         )
     replicas = _check_count(check_replicas(item.broker_ids, image, what), partition, what)
     start = active_start(partition)
+    if item.active_start_offset not in (-1, start):
+        raise RefusedError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"{what}: its active chunk begins at {start}, not at {item.active_start_offset}: "
+            "a chunk was created meanwhile.",
+        )
     if item.start_offset <= start:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,

@@ -95,6 +95,8 @@ class LocalSegmentsCounters:
     missed_bytes: int = 0  # that were read from the memory cache or the store instead
     written_bytes: int = 0
     dropped_bytes: int = 0  # not written: the disk is slower than the readers and producers
+    warmed_bytes: int = 0  # of chunks, read because this broker is their replica
+    unwarmed_bytes: int = 0  # of chunks, left out because there was no room
     failures: int = 0  # of writes
     discarded: Counter[str] = field(default_factory=Counter)  # segments, by reason
 
@@ -131,16 +133,19 @@ class LocalSegments:
         *,
         wall_ms: Callable[[], int],
         executor: Executor | None = None,
+        keeps: Callable[[TopicPartition, int, int], bool] = lambda *_: True,
     ) -> None:
         """Prepare the cache; nothing on the disk is touched before `begin`.
 
-        Args:  executor: touches the disk, one call at a time; None: a thread of its own.
+        Args:  keeps: says whether any offset of a range, both ends inclusive, is kept here.
+               executor: touches the disk, one call at a time; None: a thread of its own.
         """
         self.counters = LocalSegmentsCounters()
         self.fault: str | None = None  # why nothing is written, or nothing served either
         self.bytes_of_kind = dict.fromkeys(KIND_NAMES, 0)
         self._settings = settings
         self._wall_ms = wall_ms
+        self.keeps = keeps
         self._segment_bytes = min(SEGMENT_BYTES, settings.max_bytes // 8)
         self._directory: ClaimedDirectory | None = None
         self._partitions: dict[TopicPartition, _Partition] = {}
@@ -416,7 +421,17 @@ class LocalSegments:
             return
         kind = TAIL if is_tail else CATCH_UP
         for found in batches:
-            self._fill_run(partition, found, kind)
+            if self.keeps(partition, found.first_offset, found.run.last_offset):
+                self._fill_run(partition, found, kind)
+
+    def can_fill(self, size_bytes: int) -> bool:
+        """Return whether so many bytes more need no other segment's place, or a faster disk.
+
+        That place is what catch-up readers may have.
+        """
+        limit = self._settings.max_bytes
+        is_within = self.bytes_of_kind[CATCH_UP] + size_bytes <= limit // 2
+        return is_within and self.size_bytes + size_bytes <= limit
 
     def _fill_run(self, partition: TopicPartition, found: FinalBatches, kind: int) -> None:
         identity, ends = identify(found.run), found.ends

@@ -159,6 +159,10 @@ class SegmentFiller:
             for segment in self._segments.segments(partition):
                 if segment.end_offset <= ends[0]:
                     self._discard([segment], "log_start")
+                elif not self._segments.keeps(
+                    partition, segment.base_offset, segment.end_offset - 1
+                ):
+                    self._discard([segment], "moved")
                 elif segment not in self._compared and not segment.is_discarded:
                     if compared >= COMPARED_ENTRIES:
                         left += 1

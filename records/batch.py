@@ -65,6 +65,9 @@ MIN_RECORD_BYTES: Final = 7
 """A record's length, attributes, two deltas, key and value length, header count: a byte each."""
 
 _MAX_INT64: Final = (1 << 63) - 1
+_LEAST_LENGTH: Final = (
+    HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
+)  # of a batch, as `batch_length` counts
 
 COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
@@ -261,10 +264,36 @@ def iter_batches(
     Args:    allow_partial_tail: a buffer that ends inside a batch is simply over there (a Fetch
              answer may be cut at any byte); otherwise that raises.
     Raises:  IncompleteBatchError, CorruptBatchError.
+
+    The loop has as few Python steps for a batch as it can have: logs of small batches are applied
+    through it. It takes what `read_batch` takes, and leaves it to that to explain what it refuses.
     """
     view = memoryview(buffer)
-    while position < len(view):
-        try:
+    available = len(view)
+    max_length = max_size_bytes - LOG_OVERHEAD_BYTES
+    unpack, new_tuple = HEADER.unpack_from, tuple.__new__
+    while position < available:
+        if available - position >= HEADER_SIZE_BYTES:
+            fields = unpack(view, position)
+            base, length, _, magic, crc, attributes, delta, _, _, _, _, _, count = fields
+            end = position + LOG_OVERHEAD_BYTES + length
+            if (
+                end <= available
+                and magic == MAGIC
+                and _LEAST_LENGTH <= length <= max_length
+                and delta >= 0 <= base <= _MAX_INT64 - 1 - delta
+                and 0 <= count <= delta + 1
+                and (
+                    count * MIN_RECORD_BYTES <= length - _LEAST_LENGTH
+                    or attributes & COMPRESSION_MASK
+                )
+                and (not verify_crc or crc32c(view[position + CRC_START : end]) == crc)
+            ):
+                header = new_tuple(BatchHeader, fields)
+                yield new_tuple(Batch, (position, header, view[position:end]))
+                position = end
+                continue
+        try:  # names what is wrong
             batch = read_batch(view, position, max_size_bytes=max_size_bytes, verify_crc=verify_crc)
         except IncompleteBatchError:
             if allow_partial_tail:

@@ -9,10 +9,10 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records.batch import iter_batches, iter_records
+from records.batch import Batch, iter_batches, iter_records, read_batch
 from records.batch_writer import build_batch
 from records.compression import Compression
-from records.errors import RecordError
+from records.errors import IncompleteBatchError, RecordError
 from tests.examples import examples
 
 pytestmark = pytest.mark.slow
@@ -70,6 +70,50 @@ def read_everything(data: bytes) -> int:
 @given(data=damaged_batches())
 def test_reading_a_damaged_batch_raises_only_record_errors(data):
     read_everything(data)
+
+
+def read_one_by_one(
+    data: bytes, *, verify_crc: bool, max_size_bytes: int, allow_partial_tail: bool
+) -> tuple[list[Batch], str]:
+    """The batches of a buffer by `read_batch`, and the error that ends them, or nothing."""
+    found: list[Batch] = []
+    position = 0
+    while position < len(data):
+        try:
+            batch = read_batch(data, position, max_size_bytes=max_size_bytes, verify_crc=verify_crc)
+        except IncompleteBatchError as error:
+            return found, "" if allow_partial_tail else repr(error)
+        except RecordError as error:
+            return found, repr(error)
+        found.append(batch)
+        position += batch.header.size_bytes
+    return found, ""
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    data=damaged_batches(),
+    verify_crc=st.booleans(),
+    max_size_bytes=st.sampled_from([100, 1 << 20]),
+    allow_partial_tail=st.booleans(),
+)
+def test_batches_read_in_a_loop_are_those_that_are_read_one_by_one(
+    data, verify_crc, max_size_bytes, allow_partial_tail
+):
+    """Mutants: the loop leaves out the number of records, an offset, the limit or the checksum."""
+    how = {
+        "verify_crc": verify_crc,
+        "max_size_bytes": max_size_bytes,
+        "allow_partial_tail": allow_partial_tail,
+    }
+    found: list[Batch] = []
+    ended = ""
+    try:
+        for batch in iter_batches(data, **how):
+            found.append(batch)
+    except RecordError as error:
+        ended = repr(error)
+    assert (found, ended) == read_one_by_one(data, **how)
 
 
 @settings(max_examples=examples(150), deadline=None)

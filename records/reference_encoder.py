@@ -23,7 +23,7 @@ from records.schema import (
     StructOf,
     WireType,
 )
-from records.wire import UUID16, Fixed, Sized
+from records.wire import UUID16, BufferChain, Fixed, Sized
 
 
 def explain_values(message: Message, version: int) -> ValueError:
@@ -140,6 +140,8 @@ class _Writer:
             self.length(-1, short=text)
             return
         try:
+            if isinstance(value, BufferChain):
+                value = bytes(value)
             data = value.encode() if text else memoryview(value).cast("B")
         except (AttributeError, TypeError, UnicodeEncodeError):
             raise self.error(path, value, f"not {sized.name}") from None

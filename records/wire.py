@@ -20,6 +20,7 @@ Source: KIP-482 (tagged fields, compact encodings); the README of upstream's mes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple, TypeVar
 from uuid import UUID
@@ -83,6 +84,23 @@ class Sized:
     name: str
 
 
+class BufferChain:
+    """Record batches in several buffers, one after the other, for the encoder of a message."""
+
+    __slots__ = ("_size_bytes", "parts")
+
+    def __init__(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Chain buffers of bytes, which must not change until they have been sent."""
+        self.parts = parts
+        self._size_bytes = sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.parts)
+
+
 BOOL: Final = Fixed("bool", "?", 1)
 INT8: Final = Fixed("int8", "b", 1)
 INT16: Final = Fixed("int16", "h", 2)
@@ -108,6 +126,7 @@ Uuid = Annotated[UUID, UUID16]
 String = Annotated[str, STRING]
 Bytes = Annotated[bytes, BYTES]
 Records = Annotated[bytes | memoryview, RECORDS]
+"""Record batches. The encoder also takes a `BufferChain`, so that nobody needs to join buffers."""
 """Record batches, opaque here: decoding hands out a view of the message's own buffer, no copy."""
 
 T = TypeVar("T")

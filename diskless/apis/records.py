@@ -16,7 +16,7 @@ Source: KIP-74 (the first batch is whole); docs/design/broker.md#fetch; invarian
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from coordinator.controller.guarding import replace
@@ -31,6 +31,7 @@ from raft.net import Frame, Reply, RequestHeader, ServerConnection
 from raft.net.connection import Answer
 from raft.net.handlers import Served
 from records.codec import decode_message
+from records.compression import Buffer
 from records.rpc.fetch import FetchRequest
 from records.rpc.produce import ProduceRequest
 
@@ -158,13 +159,13 @@ class RecordApis:
         except Exception as error:
             reply.fail(error)
             return
-        size_bytes = sum(map(len, parts))
-        self._unread_bytes += size_bytes
+        held_bytes = _held_bytes(parts)
+        self._unread_bytes += held_bytes
         try:
             reply.send(parts)
             await reply.wait_until_sent()
         finally:
-            self._unread_bytes -= size_bytes
+            self._unread_bytes -= held_bytes
 
     def _room(self) -> int:
         """Return the number of bytes that one Fetch response may use at present."""
@@ -179,3 +180,18 @@ class RecordApis:
                 connection.resume_reading()
             if not line:
                 del self._tasks[connection]
+
+
+def _held_bytes(parts: Sequence[Buffer]) -> int:
+    """Return the memory that an answer keeps: a view keeps all of the buffer that it is a part of.
+
+    Buffers that several views share count once. A mapped file counts as much as is sent of it.
+    """
+    size_bytes, shared = 0, {}
+    for part in parts:
+        base = part.obj if type(part) is memoryview else None
+        if type(base) is bytes:
+            shared[id(base)] = len(base)
+        else:
+            size_bytes += len(part)
+    return size_bytes + sum(shared.values())

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -31,18 +32,32 @@ from crc32c import crc32c
 
 from diskless.fetch.object_cache import ObjectCache
 from diskless.stores import ByteRange
-from records.batch import CRC_START, BatchHeader, iter_batches
+from raft.net.frames import JOIN_BYTES
+from records.batch import CRC_START, LOG_OVERHEAD_BYTES, BatchHeader, iter_batches
 from records.batch_writer import stamp_leader_epoch
+from records.compression import Buffer
 from records.errors import CorruptBatchError, RecordError
-from records.final_batches import stamp_final
+from records.final_batches import LEADER_EPOCH, stamp_final
 from records.leader_epochs import LeaderEpochs
 from records.marker_batches import marker_batch
 from records.rpc.batch_coordinator import FindBatchesResponse
 from records.wal import APPENDED, FINAL, MARKER
+from records.wire import BufferChain
 
 log = logging.getLogger("diskless.fetch.service")
 
 LOG_APPEND_TIME: Final = 1
+
+IN_PLACE_BYTES: Final = 2 * JOIN_BYTES
+"""Batches that are larger on average are sent without a copy. Smaller ones would be joined anyway,
+before they are written to a socket, or cost as much in pieces as a copy does."""
+
+KEPT_RATIO: Final = 16
+"""The largest ratio of a range that a view keeps in memory to the view itself."""
+
+_HEAD: Final = struct.Struct(">qii")  # of a batch: base offset, length, leader epoch
+_HEAD_BYTES: Final = _HEAD.size
+_pack_head, _unpack_head = _HEAD.pack, _HEAD.unpack_from
 
 FoundBatch = FindBatchesResponse.Topic.Partition.Batch
 
@@ -169,6 +184,60 @@ async def read_runs(
              on_read: gets what was read.
     Raises:  DamagedRunError and StorageError, if not even the first run can be read.
     """
+    slices = await _read_slices(
+        cache, runs, from_offset=from_offset, max_bytes=max_bytes, is_first=is_first
+    )
+    data = memoryview(_copied(slices, epochs)).toreadonly()
+    if on_read is not None:
+        on_read(_final_batches(slices, data))
+    return data
+
+
+async def read_runs_in_place(
+    cache: ObjectCache,
+    runs: Sequence[Run],
+    *,
+    from_offset: int,
+    max_bytes: int,
+    epochs: LeaderEpochs | None = None,
+) -> memoryview | BufferChain:
+    """Read whole batches as `read_runs` does, without copying large ones out of the cache.
+
+    Of a large batch only the fields before its checksum are copied: there its offset and epoch are.
+    The trap: such a view keeps all of its cached range in memory, until the answer has been sent.
+    So it is made only of ranges that are not much larger than it.
+    """
+    slices = await _read_slices(
+        cache, runs, from_offset=from_offset, max_bytes=max_bytes, is_first=True
+    )
+    if not any(map(_may_stay, slices)):
+        return memoryview(_copied(slices, epochs)).toreadonly()
+    parts: list[Buffer] = []
+    for run_slice in slices:
+        if _may_stay(run_slice):
+            _add_in_place(parts, run_slice, epochs)
+        else:
+            parts.append(_copied([run_slice], epochs))
+    return BufferChain(parts)
+
+
+def _copied(slices: Sequence[_RunSlice], epochs: LeaderEpochs | None) -> bytearray:
+    """Copy batches into one buffer, in their final form."""
+    answer = _stamp_all(slices)
+    if epochs is not None:
+        _stamp_epochs(answer, epochs)
+    return answer
+
+
+async def _read_slices(
+    cache: ObjectCache,
+    runs: Sequence[Run],
+    *,
+    from_offset: int,
+    max_bytes: int,
+    is_first: bool,
+) -> list[_RunSlice]:
+    """Read runs, and choose the batches that go into an answer; see `read_runs`."""
     reads = [asyncio.ensure_future(_read(cache, run)) for run in runs]
     slices: list[_RunSlice] = []
     left_bytes = max_bytes
@@ -202,13 +271,43 @@ async def read_runs(
         for reading in reads:
             reading.cancel()
         await asyncio.gather(*reads, return_exceptions=True)
-    answer = _stamp_all(slices)
-    if epochs is not None:
-        _stamp_epochs(answer, epochs)
-    data = memoryview(answer).toreadonly()
-    if on_read is not None:
-        on_read(_final_batches(slices, data))
-    return data
+    return slices
+
+
+def _may_stay(run_slice: _RunSlice) -> bool:
+    """Return whether a slice may be sent without a copy.
+
+    Its batches must be large, must not need another checksum for the time of their append, and the
+    range that they would keep in memory must not be much larger.
+    """
+    run, size_bytes = run_slice.run, run_slice.size_bytes
+    if not run.is_final and run.timestamp_type == LOG_APPEND_TIME:
+        return False
+    if size_bytes < IN_PLACE_BYTES * (run_slice.end - run_slice.first):
+        return False
+    base = run_slice.data.obj
+    return isinstance(base, bytes) and len(base) <= KEPT_RATIO * size_bytes
+
+
+def _add_in_place(parts: list[Buffer], run_slice: _RunSlice, epochs: LeaderEpochs | None) -> None:
+    """Append the batches of a slice: for each one its first fields anew, and a view of the rest."""
+    run, data, begin = run_slice.run, run_slice.data, run_slice.begin_byte
+    end_offsets, end_bytes = run_slice.layout.end_offsets, run_slice.layout.end_bytes
+    if run.is_final and epochs is None:
+        parts.append(data[begin : end_bytes[run_slice.end - 1]])
+        return
+    epoch = LEADER_EPOCH
+    for index in range(run_slice.first, run_slice.end):
+        end = end_bytes[index]
+        if run.is_final:
+            base_offset, _, _ = _unpack_head(data, begin)
+        else:
+            base_offset = run.base_offset + (end_offsets[index - 1] if index else 0)
+        if epochs is not None:
+            epoch = epochs.at(run.base_offset + end_offsets[index] - 1)
+        parts.append(_pack_head(base_offset, end - begin - LOG_OVERHEAD_BYTES, epoch))
+        parts.append(data[begin + _HEAD_BYTES : end])
+        begin = end
 
 
 async def read_run(cache: ObjectCache, run: Run) -> memoryview:
@@ -361,25 +460,32 @@ def _stamp_epochs(batches: bytearray, epochs: LeaderEpochs) -> None:
 
 def _stamp_all(slices: Sequence[_RunSlice]) -> bytearray:
     """Copy batches into one buffer, and set each batch's base offset and append time."""
-    answer = bytearray(sum(run_slice.size_bytes for run_slice in slices))
-    with memoryview(answer) as view:
-        position = 0
-        for run_slice in slices:
-            run, end_offsets, end_bytes = (
-                run_slice.run,
-                run_slice.layout.end_offsets,
-                run_slice.layout.end_bytes,
-            )
-            begin, size_bytes = run_slice.begin_byte, run_slice.size_bytes
-            append_time = run.append_time if run.timestamp_type == LOG_APPEND_TIME else None
-            view[position : position + size_bytes] = run_slice.data[begin : begin + size_bytes]
-            position += size_bytes
-            if run.is_final:
-                continue
-            shift = position - size_bytes - begin
-            for index in range(run_slice.first, run_slice.end):
-                base_offset = run.base_offset + (end_offsets[index - 1] if index else 0)
-                with view[begin + shift : end_bytes[index] + shift] as batch:
+    answer = bytearray().join(
+        [
+            run_slice.data[run_slice.begin_byte : run_slice.begin_byte + run_slice.size_bytes]
+            for run_slice in slices
+        ]
+    )
+    position = 0
+    for run_slice in slices:
+        run, end_offsets, end_bytes = (
+            run_slice.run,
+            run_slice.layout.end_offsets,
+            run_slice.layout.end_bytes,
+        )
+        begin, shift = run_slice.begin_byte, position - run_slice.begin_byte
+        position += run_slice.size_bytes
+        if run.is_final:
+            continue
+        append_time = run.append_time if run.timestamp_type == LOG_APPEND_TIME else None
+        for index in range(run_slice.first, run_slice.end):
+            base_offset = run.base_offset + (end_offsets[index - 1] if index else 0)
+            end = end_bytes[index]
+            if append_time is None:
+                length = end - begin - LOG_OVERHEAD_BYTES
+                _HEAD.pack_into(answer, begin + shift, base_offset, length, LEADER_EPOCH)
+            else:
+                with memoryview(answer)[begin + shift : end + shift] as batch:
                     stamp_final(batch, base_offset=base_offset, append_time=append_time)
-                begin = end_bytes[index]
+            begin = end
     return answer

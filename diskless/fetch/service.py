@@ -42,7 +42,14 @@ from diskless.fetch.local_segments.cache import LocalSegments
 from diskless.fetch.local_segments.format import TopicPartition
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.read_ahead import ReadAhead, ReadAheadSettings
-from diskless.fetch.runs_reader import DamagedRunError, FinalBatches, Run, read_runs, run_of
+from diskless.fetch.runs_reader import (
+    DamagedRunError,
+    FinalBatches,
+    Run,
+    read_runs,
+    read_runs_in_place,
+    run_of,
+)
 from diskless.fetch.staleness import Staleness
 from diskless.loop_turns import Pace
 from diskless.placement import Redirects, rack_hint
@@ -53,6 +60,7 @@ from records.kafka_errors import ErrorCode
 from records.leader_epochs import LeaderEpochs
 from records.rpc import batch_coordinator as rpc
 from records.rpc.fetch import FetchRequest, FetchResponse
+from records.wire import BufferChain
 
 log = logging.getLogger("diskless.fetch.service")
 
@@ -457,7 +465,7 @@ class FetchService:
         self, asked: FetchRequest.FetchTopic.FetchPartition, answer: _PartitionResult
     ) -> _Partition:
         """Read a partition's batches; a read failure becomes an error code in the response."""
-        records: bytes | memoryview = b""
+        records: bytes | memoryview | BufferChain = b""
         self._note_read(asked.fetch_offset, answer)
         try:
             records = await self._read_bytes(asked.fetch_offset, answer)
@@ -479,7 +487,9 @@ class FetchService:
             answer = answer._replace(error=ErrorCode.KAFKA_STORAGE_ERROR)
         return self._response(asked, answer, records)
 
-    async def _read_bytes(self, from_offset: int, answer: _PartitionResult) -> bytes | memoryview:
+    async def _read_bytes(
+        self, from_offset: int, answer: _PartitionResult
+    ) -> bytes | memoryview | BufferChain:
         """Read a partition's batches: from local segments where they are, else from the store.
 
         Raises:  DamagedRunError and StorageError, if not even the first run can be read.
@@ -488,7 +498,13 @@ class FetchService:
         assert asked is not None, f"runs of nothing: {answer}"
         partition = TopicPartition(asked.topic_id, asked.partition)
         if segments is None:
-            return await self._read_stored(partition, answer.runs, from_offset, answer.max_bytes)
+            return await read_runs_in_place(
+                self._cache,
+                answer.runs,
+                from_offset=from_offset,
+                max_bytes=answer.max_bytes,
+                epochs=self.epochs_to_stamp(partition),
+            )
         parts: list[memoryview] = []
         runs, offset, left = answer.runs, from_offset, answer.max_bytes
         is_tail = runs[-1].last_offset + 1 >= _end_of(answer)
@@ -596,7 +612,7 @@ class FetchService:
         self,
         asked: FetchRequest.FetchTopic.FetchPartition,
         answer: _PartitionResult,
-        records: bytes | memoryview = b"",
+        records: bytes | memoryview | BufferChain = b"",
     ) -> _Partition:
         """Build a partition's part of the Fetch response, and count its bytes and its error."""
         if records:
@@ -617,7 +633,7 @@ class FetchService:
             log_start_offset=answer.log_start_offset,
             aborted_transactions=_aborted_of(answer),
             preferred_read_replica=answer.preferred,
-            records=records,
+            records=records,  # type: ignore[arg-type]  # the encoder takes a chain
         )
 
 

@@ -22,7 +22,7 @@ from records.schema import (
     StructOf,
     WireType,
 )
-from records.wire import STRING, UUID16, Fixed, Sized
+from records.wire import STRING, UUID16, BufferChain, Fixed, Sized
 
 
 def encoder_source(cls: type[Message], version: int) -> Source:
@@ -137,6 +137,15 @@ class _EncoderWriter:
 
     def _sized(self, wire_type: Sized, source: str) -> None:
         out, text = self.out, wire_type.name == "string"
+        if wire_type.name == "records":
+            chain = out.constant(BufferChain)
+            out(f"if {source}.__class__ is not bytes and {source}.__class__ is not {chain}:")
+            out(f"    {source} = as_buffer({source})")
+            self._count(source)
+            out(f"if {source}.__class__ is {chain}:")
+            out(f"    for part in {source}.parts: {self.w}(part)")
+            out(f"else: {self.w}({source})")
+            return
         if text:
             source, data = out.name("b"), source
             out(f"{source} = {data}.encode()")

@@ -8,15 +8,24 @@ from random import Random
 
 import pytest
 
+from diskless.apis.records import _held_bytes
 from diskless.fetch.object_cache import MERGE_GAP_BYTES, READ_S, CacheSettings, ObjectCache
-from diskless.fetch.runs_reader import DamagedRunError, Run, read_runs
+from diskless.fetch.runs_reader import (
+    IN_PLACE_BYTES,
+    KEPT_RATIO,
+    DamagedRunError,
+    Run,
+    read_runs,
+    read_runs_in_place,
+)
 from diskless.fetch.timestamps import first_since, latest
 from diskless.stores import ByteRange, ObjectNotFoundError, StorageError
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
 from records.batch import HEADER_SIZE_BYTES, iter_batches, iter_records
 from records.batch_writer import build_value_batch, stamp
-from records.wal import FINAL
+from records.leader_epochs import LeaderEpochs
+from records.wal import APPENDED, FINAL
 from tests.diskless.virtual_time import run
 
 SIZE = 1_000_000
@@ -354,3 +363,84 @@ def test_reading_a_byte_range_of_a_deleted_object_raises_object_not_found() -> N
             await read_runs(ObjectCache(store_with()), runs, from_offset=100, max_bytes=100)
 
     run(on_loop)
+
+
+def a_run(random: Random, base_offset: int) -> tuple[Run, bytes]:
+    """A run of batches of one of four sizes, appended or in final form, with either time."""
+    large = random.choice((False, True))
+    is_final = random.choice((False, True))
+    parts, offset = [], base_offset
+    for _ in range(random.randint(1, 4)):
+        size = random.randint(IN_PLACE_BYTES, IN_PLACE_BYTES + 99) if large else 10
+        values = [random.randbytes(size)] * random.randint(1, 3)
+        batch = build_value_batch(values, base_offset=0, leader_epoch=-1, timestamp=7)
+        if is_final:
+            stamp(batch, base_offset=offset, leader_epoch=0)
+        parts.append(bytes(batch))
+        offset += len(values)
+    data = b"".join(parts)
+    run = Run(
+        "o", 0, len(data), base_offset, offset - 1, random.choice((0, 1)), 99,
+        FINAL if is_final else APPENDED,
+    )  # fmt: skip
+    return run, data
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_batches_read_in_place_are_those_that_are_copied(seed: int) -> None:
+    """Mutants: the offset, the epoch or the length is that of another batch."""
+    random = Random(seed)
+    runs, data, offset = [], b"", 0
+    for _ in range(random.randint(1, 4)):
+        found, its = a_run(random, offset)
+        runs.append(found._replace(byte_offset=len(data)))
+        data, offset = data + its, found.last_offset + 1
+    epochs = random.choice((None, LeaderEpochs(((0, 0), (3, offset // 2)))))
+    how = {
+        "from_offset": random.randrange(runs[0].last_offset + 1),
+        "max_bytes": random.choice((1, 100_000, 1 << 30)),
+        "epochs": epochs,
+    }
+
+    async def on_loop() -> None:
+        cache = ObjectCache(store_with(("o", data)))
+        copied = await read_runs(cache, runs, **how)
+        in_place = await read_runs_in_place(cache, runs, **how)
+        assert bytes(in_place) == bytes(copied)
+        assert len(in_place) == len(copied)
+        stored = await cache.read("o", ByteRange(0, len(data)))
+        assert bytes(stored) == data, "a reader changed the cached bytes"
+
+    run(on_loop)
+
+
+def test_large_batches_leave_the_cache_without_a_copy_and_small_ones_do_not() -> None:
+    """A small part of a large object is copied, so that it does not keep all of it in memory."""
+    large = bytes(
+        build_value_batch([BYTES[:IN_PLACE_BYTES]], base_offset=0, leader_epoch=-1, timestamp=7)
+    )
+    small = bytes(build_value_batch([b"x"], base_offset=0, leader_epoch=-1, timestamp=7))
+
+    async def shared_bytes(batch: bytes, object_bytes: int) -> int:
+        cache = ObjectCache(store_with())
+        cache.add("o", batch + bytes(object_bytes - len(batch)))
+        found = await read_runs_in_place(
+            cache, [Run("o", 0, len(batch), 5, 5, 0, -1)], from_offset=5, max_bytes=1 << 20
+        )
+        if isinstance(found, memoryview):
+            return 0
+        assert _held_bytes(found.parts) == object_bytes + 16
+        return sum(len(part) for part in found.parts if isinstance(part, memoryview))
+
+    async def on_loop() -> None:
+        assert await shared_bytes(large, len(large)) == len(large) - 16
+        assert await shared_bytes(large, KEPT_RATIO * len(large)) == len(large) - 16
+        assert await shared_bytes(large, KEPT_RATIO * len(large) + 1) == 0
+        assert await shared_bytes(small, len(small)) == 0
+
+    run(on_loop)
+
+
+def test_an_answer_counts_a_buffer_once_that_several_of_its_parts_share() -> None:
+    view = memoryview(BYTES)
+    assert _held_bytes([b"head", view[:10], view[10:20], bytearray(7)]) == SIZE + 4 + 7

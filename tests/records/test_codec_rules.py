@@ -20,6 +20,7 @@ from records.wire import (
     IGNORABLE,
     Array,
     Bool,
+    BufferChain,
     Bytes,
     Float64,
     Int8,
@@ -369,3 +370,20 @@ class Nests(Message, key=2, versions="0", flexible="0+"):
 def test_an_array_of_null_structures_passes_the_minimum_size_check() -> None:
     nests = Nests(items=(Nest(), Nest(), Nest()))
     assert decode_message(Nests, encode_message(nests, 0), 0) == nests
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_records_in_several_buffers_are_encoded_as_their_joined_bytes(version: int) -> None:
+    def request(records: object) -> ProduceRequest:
+        partition = ProduceRequest.TopicProduceData.PartitionProduceData(
+            index=0,
+            records=records,  # type: ignore[arg-type]
+        )
+        topic = ProduceRequest.TopicProduceData(name="t", partition_data=(partition,))
+        return ProduceRequest(acks=1, timeout_ms=1, topic_data=(topic,))
+
+    parts = [b"ab", memoryview(bytes(200))]
+    chained, joined = request(BufferChain(parts)), request(b"ab" + bytes(200))
+    assert encode_message(chained, version) == encode_message(joined, version)
+    assert reference_encode(chained, version) == encode_message(joined, version)
+    assert any(part is parts[1] for part in encode_parts(chained, version))

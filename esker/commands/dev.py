@@ -65,6 +65,16 @@ Port = Annotated[
 Brokers = Annotated[
     int, typer.Option(min=1, max=MAX_BROKERS, help="Number of brokers to run; default: 1.")
 ]
+ProcessesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        min=1,
+        max=MAX_BROKERS,
+        help="Number of brokers to run as processes of one properties file, which share the port "
+        "--port; not with --brokers; default: a properties file for each broker.",
+    ),
+]
 StoreOption = Annotated[
     str | None,
     typer.Option(
@@ -128,6 +138,7 @@ def dev(
     directory: Directory = Path("esker-data"),
     port: Port = 9092,
     brokers: Brokers = 1,
+    processes: ProcessesOption = None,
     store: StoreOption = None,
     endpoint: Endpoint = None,
     region: Region = None,
@@ -141,6 +152,8 @@ def dev(
     The first start creates the cluster; later starts continue it. All nodes listen on loopback
     only. S3 credentials come from the AWS environment variables or ~/.aws.
     """
+    if processes is not None and brokers != 1:
+        raise typer.BadParameter("name one of --brokers and --processes", param_hint="--processes")
     extra = pairs(settings or [], "--set")
     for key in extra:
         if key not in SETTINGS:
@@ -164,6 +177,7 @@ def dev(
                 identity,
                 port=port,
                 brokers=brokers,
+                processes=processes,
                 extra=extra if secured is None else secured.settings | extra,
                 listener="PLAINTEXT" if secured is None else LISTENER,
             )
@@ -290,7 +304,7 @@ def _wait_until_ready(processes: Processes, signals: _Signals) -> bool:
 
 
 def _count(plan: Plan) -> str:
-    brokers = len(plan.brokers)
+    brokers = plan.broker_count
     return f"{len(plan.quorum)} quorum nodes and {brokers} broker{'s' if brokers > 1 else ''}"
 
 

@@ -3,6 +3,7 @@
     DIR/esker-dev.json        whose directory this is: cluster id, where the objects are
     DIR/quorum-1 ... -3/      the logs of the quorum's nodes; with the objects, all there is
     DIR/broker-101 .../       copies of those logs, which brokers read
+    DIR/broker-processes/     the same of all brokers of --processes, by id
     DIR/objects/              records, unless they go to S3
     DIR/settings/*.properties one file for each process, written anew at every start
     DIR/security/             with --secure: certificates, and the settings of clients
@@ -32,7 +33,7 @@ from typing import IO, Any, Final
 
 from esker.dev.secure import SECURITY
 from esker.server.storage import format_storage
-from esker.settings.config import parse_config
+from esker.settings.config import parse_config, parse_host
 from esker.settings.values import Endpoint
 from raft.driver.registry import LOCK_FILE
 from raft.segments.properties import META_PROPERTIES_FILE
@@ -46,6 +47,7 @@ QUORUM_PORTS_FROM: Final = 10  # above the first broker's port
 IDENTITY: Final = "esker-dev.json"
 LOCK: Final = ".esker-dev.lock"
 LEFTOVERS_S: Final = 20.0
+SUPERVISOR: Final = "broker-processes"
 OBJECTS: Final = "objects"
 SETTINGS: Final = "settings"
 OUTPUT: Final = "output"
@@ -102,8 +104,8 @@ class Identity:
 class Process:
     """One process of the cluster, with its command and output file."""
 
-    name: str  # `quorum-1`, `broker-101`
-    node_id: int
+    name: str  # `quorum-1`, `broker-101`, `broker-processes`
+    node_id: int  # of a supervisor, the first of its brokers
     endpoint: Endpoint
     properties: Path
     output: Path
@@ -116,7 +118,8 @@ class Plan:
     directory: Path
     identity: Identity
     quorum: tuple[Process, ...]
-    brokers: tuple[Process, ...]
+    brokers: tuple[Process, ...]  # with --processes, the only one is their supervisor
+    broker_count: int
 
     @property
     def bootstrap(self) -> str:
@@ -275,14 +278,19 @@ def make_plan(
     brokers: int,
     extra: Mapping[str, str],
     listener: str = "PLAINTEXT",
+    processes: int | None = None,
 ) -> Plan:
     """Plan the nodes of `esker dev`: choose ports, write settings, format new directories.
 
     Args:    extra: settings for every process, over our own.
              listener: name of the brokers' listener.
+             processes: run so many brokers of one properties file, which share the bootstrap port
+                 `port` and have the ports above it; None: run `brokers` of a file each.
     Raises:  DevError for a port that is taken; ConfigError, StorageError, OSError.
     """
-    broker_ports = [port + number for number in range(brokers)]
+    broker_ports = [
+        port + number for number in range(brokers if processes is None else processes + 1)
+    ]
     for one in broker_ports:
         if not is_free(one):
             raise DevError(
@@ -304,15 +312,51 @@ def make_plan(
         for node, at in zip(QUORUM, quorum_ports, strict=True)
     ]
     own = {"process.roles": "broker", **identity.store.settings(directory)}
+    if processes is None:
+        planned = [
+            _process(directory, identity, f"broker-{node}", node, at, listener, shared | own, extra)
+            for node, at in enumerate(broker_ports, start=FIRST_BROKER)
+        ]
+    else:
+        settings = shared | own | _of_processes(processes, port, listener)
+        planned = [_supervisor(directory, identity, port, listener, settings, extra)]
     return Plan(
         directory=directory,
         identity=identity,
         quorum=tuple(quorum),
-        brokers=tuple(
-            _process(directory, identity, f"broker-{node}", node, at, listener, shared | own, extra)
-            for node, at in enumerate(broker_ports, start=FIRST_BROKER)
-        ),
+        brokers=tuple(planned),
+        broker_count=processes or brokers,
     )
+
+
+def _of_processes(count: int, port: int, listener: str) -> dict[str, str]:
+    """Return the settings of several broker processes of one file, with ports from `port` + 1."""
+    return {
+        "esker.broker.processes": str(count),
+        "esker.broker.ids": f"{FIRST_BROKER}-{FIRST_BROKER + count - 1}",
+        "advertised.listeners": f"{listener}://{HOST}:{{{port + 1}+i}}",
+    }
+
+
+def _supervisor(
+    directory: Path,
+    identity: Identity,
+    port: int,
+    listener: str,
+    settings: Mapping[str, str],
+    extra: Mapping[str, str],
+) -> Process:
+    """Write the properties file of several broker processes, and format their directories."""
+    properties = {
+        "listeners": f"{listener}://{HOST}:{port}",
+        "log.dirs": str(directory / SUPERVISOR),
+        **settings,
+        **extra,
+    }
+    for config in parse_host(properties).brokers:
+        if not (config.log_dir / META_PROPERTIES_FILE).exists():
+            format_storage(config, identity.cluster_id)
+    return _write_process(directory, SUPERVISOR, FIRST_BROKER, port, properties)
 
 
 def _process(
@@ -334,10 +378,17 @@ def _process(
         **extra,
     }
     config = parse_config(properties)
-    path = directory / SETTINGS / f"{name}.properties"
-    _write(path, "".join(f"{key}={_escape(value)}\n" for key, value in properties.items()))
     if not (log_dir / META_PROPERTIES_FILE).exists():
         format_storage(config, identity.cluster_id)
+    return _write_process(directory, name, node_id, port, properties)
+
+
+def _write_process(
+    directory: Path, name: str, node_id: int, port: int, properties: Mapping[str, str]
+) -> Process:
+    """Write a process's properties file."""
+    path = directory / SETTINGS / f"{name}.properties"
+    _write(path, "".join(f"{key}={_escape(value)}\n" for key, value in properties.items()))
     return Process(
         name=name,
         node_id=node_id,

@@ -54,7 +54,7 @@ class Processes:
                 return len(await client.brokers())
 
         try:
-            return run(asked()) >= len(self.plan.brokers)
+            return run(asked()) >= self.plan.broker_count
         except ClientError:
             return False
 

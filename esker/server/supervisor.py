@@ -25,13 +25,19 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from esker.server.back_off import FIRST_S, BackOff
 from esker.server.host_metrics import ChildStatus, HostMetrics
+from esker.server.host_status import (
+    STATUS_FILE,
+    SUPERVISOR_LOCK,
+    BrokerProcess,
+    write_status,
+)
 from esker.server.process import METRICS_AT, READY, announce
 from esker.server.storage import open_storage
 from esker.settings.config import Endpoint, HostSettings, NodeSettings
@@ -49,7 +55,6 @@ STOP_S: Final = (
 LEFTOVERS_S: Final = 60.0  # for the processes of a supervisor that was killed
 BACKLOG: Final = 1_024
 REPORT_BYTES: Final = 4_096
-SUPERVISOR_LOCK: Final = ".supervisor.lock"
 
 
 class State(Enum):
@@ -126,6 +131,7 @@ async def supervise(host: HostSettings, stop: asyncio.Event) -> None:
     with (host.log_dir / SUPERVISOR_LOCK).open("w") as lock:
         if not _is_locked(lock.fileno()):
             raise HostError(f"{host.log_dir} is in use by another `esker start`: stop that one")
+        (host.log_dir / STATUS_FILE).unlink(missing_ok=True)  # of a supervisor that has ended
         await _wait_for_leftovers(host.brokers)
         sockets = _listen(host)
         supervisor = Supervisor(host.brokers, sockets)
@@ -135,7 +141,7 @@ async def supervise(host: HostSettings, stop: asyncio.Event) -> None:
                 await metrics.start(host.metrics.host, host.metrics.port)
             places = ",".join(str(place) for place in host.shared.values())
             log.info("processes=%d listening=%s", len(host.brokers), places)
-            await supervisor.run(stop)
+            await supervisor.run(stop, lambda processes: write_status(host.log_dir, processes))
         finally:
             await metrics.close()
             for listening in (one for found in sockets.values() for one in found):
@@ -180,16 +186,26 @@ class Supervisor:
             for child in self.children
         ]
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(
+        self,
+        stop: asyncio.Event,
+        on_change: Callable[[Mapping[int, BrokerProcess]], None] = lambda _: None,
+    ) -> None:
         """Run the brokers until `stop` is set, then stop them.
 
+        Args:    on_change: gets the processes by broker id, at the start and after each change.
         Raises:  HostError if a broker had to be killed.
         """
         loop = asyncio.get_running_loop()
         self._ticked_at = loop.time()
+        told: dict[int, BrokerProcess] = {}
         try:
             while not stop.is_set():
                 self._tick(loop.time())
+                processes = self._processes()
+                if processes != told:
+                    told = processes
+                    _tell(on_change, told)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), TICK_S)
             await self._stop()
@@ -198,6 +214,16 @@ class Supervisor:
                 if child.process is not None:
                     child.process.kill()
                     self._reap(child, child.process.wait())
+
+    def _processes(self) -> dict[int, BrokerProcess]:
+        return {
+            child.broker_id: BrokerProcess(
+                child.state.value,
+                child.starts,
+                None if child.process is None else child.process.pid,
+            )
+            for child in self.children
+        }
 
     def _tick(self, now: float) -> None:
         """Take note of ended and hanging processes, and start those that are due."""
@@ -327,6 +353,16 @@ class Supervisor:
             await asyncio.sleep(TICK_S / 2)
         if killed:
             raise HostError(f"brokers {killed} did not stop within {self._stop_s:.0f} s: killed")
+
+
+def _tell(
+    on_change: Callable[[Mapping[int, BrokerProcess]], None], processes: Mapping[int, BrokerProcess]
+) -> None:
+    """Tell of the processes; a full disk must not end them, so its error is logged."""
+    try:
+        on_change(processes)
+    except OSError as error:
+        log.warning("status=unwritten error=%r", str(error))
 
 
 def _describe_exit(code: int) -> str:

@@ -37,6 +37,7 @@ from esker.dev.cluster import (
     owned,
     remove,
 )
+from esker.settings.config import HostSettings, load_host
 from esker.settings.properties import read_properties
 from tests.ports import free_row
 from tests.processes import run
@@ -117,6 +118,24 @@ def test_esker_dev_stores_records_in_a_given_bucket(tmp_path: Path) -> None:
     assert identify(tmp_path, None).store == store
 
 
+def test_esker_dev_plans_broker_processes_of_one_file(tmp_path: Path) -> None:
+    port = free_row((*range(4), *(QUORUM_PORTS_FROM + one for one in range(3))))
+    identity = identify(tmp_path, None)
+    plan = make_plan(tmp_path, identity, port=port, brokers=1, processes=3, extra={})
+    assert (len(plan.brokers), plan.broker_count, plan.bootstrap) == (1, 3, f"{HOST}:{port}")
+    host = load_host(plan.brokers[0].properties)
+    assert isinstance(host, HostSettings)
+    assert [one.node_id for one in host.brokers] == [101, 102, 103]
+    assert [one.addresses.clients[0].bind.port for one in host.brokers] == [
+        port + 1, port + 2, port + 3,
+    ]  # fmt: skip
+    for one in host.brokers:
+        assert (one.log_dir / "meta.properties").exists()
+        assert one.log_dir.is_relative_to(tmp_path)
+    make_plan(tmp_path, identity, port=port, brokers=1, processes=3, extra={})  # goes on with it
+    assert tmp_path / "broker-processes" in belongings(tmp_path)
+
+
 def test_esker_dev_names_a_taken_port_and_creates_no_file(tmp_path: Path) -> None:
     identity = identify(tmp_path, None)
     port = free_port()
@@ -185,6 +204,8 @@ def test_esker_dev_reset_succeeds_when_repeated_after_an_interrupt(tmp_path: Pat
         (["--store", "s3://bucket/prefix"], "is not s3://BUCKET"),
         (["--endpoint", "http://localhost:9000"], "requires --store"),
         (["--brokers", "10"], "--brokers"),
+        (["--processes", "0"], "--processes"),
+        (["--processes", "2", "--brokers", "2"], "name one of --brokers and --processes"),
         (["--port", "0"], "--port"),
     ],
 )

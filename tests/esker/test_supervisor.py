@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +25,14 @@ from typer.testing import CliRunner
 
 from esker.cli import app
 from esker.server.back_off import BackOff
-from esker.server.supervisor import HANG_S, SUPERVISOR_LOCK, HostError, State, Supervisor
+from esker.server.host_status import (
+    STATUS_FILE,
+    SUPERVISOR_LOCK,
+    BrokerProcess,
+    read_status,
+    write_status,
+)
+from esker.server.supervisor import HANG_S, HostError, State, Supervisor
 from tests.clients.confluent import QUICK, Confluent
 from tests.clients.hosted import HOST, HostedCluster
 from tests.ports import free_port, free_row
@@ -358,3 +365,77 @@ def test_a_host_that_cannot_run_its_brokers_says_why_in_one_sentence(tmp_path: P
     code, said = esker("start", file)
     assert (code, said.count("\n")) == (2, 1), said
     assert "esker.broker.processes: 0 is not between 1 and 64" in said
+
+
+# --- esker restart -------------------------------------------------------------------------------
+
+DRAINS_IF_ASKED = (
+    "import signal; signal.signal(signal.SIGTERM, lambda *_: __import__('os')._exit(0));" + SLEEPS
+)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of a supervisor, as this process's own command cannot."""
+    directory.mkdir(exist_ok=True)
+    with (directory / SUPERVISOR_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_restart_ends_a_broker_process_and_waits_until_its_successor_is_ready(
+    tmp_path: Path,
+) -> None:
+    """Mutants: it returns once the process has ended, or takes the old process for the new one."""
+    file, directory = str(host_file(tmp_path, free_port())), tmp_path / "host"
+    told: list[BrokerProcess] = []
+
+    @on_a_loop
+    async def work() -> None:
+        stop = asyncio.Event()
+
+        def tell(processes: Mapping[int, BrokerProcess]) -> None:
+            told.append(processes[101])
+            write_status(directory, processes)
+
+        with supervisor(DRAINS_IF_ASKED) as made, locked(directory):
+            running = asyncio.create_task(made.run(stop, tell))
+            await wait_until_async(
+                lambda: is_ready(directory), "the status file tells of a ready process"
+            )
+            code, said = await asyncio.to_thread(esker, "restart", file, "--id", "101")
+            assert (code, "Broker 101 is ready again after" in said) == (0, True), said
+            child = made.children[0]
+            assert (child.state, child.starts) == (State.READY, 2)
+            stop.set()
+            await running
+
+    work()
+    assert [one.state for one in told if one.starts == 1][-1] == "waiting"
+
+
+async def is_ready(directory: Path) -> bool:
+    return (read_status(directory) or {}).get(101, BrokerProcess("", 0, None)).state == "ready"
+
+
+def test_restart_says_why_it_restarts_nothing(tmp_path: Path) -> None:
+    file, directory = str(host_file(tmp_path, free_port())), tmp_path / "host"
+
+    def refused(*words: str) -> tuple[int, str]:
+        code, said = esker("restart", file, *words)
+        return code, " ".join(said.replace("│", "").split())
+
+    code, said = refused("--id", "103")
+    assert (code, "103 is none of the brokers of" in said) == (2, True), said
+    code, said = refused("--id", "101")
+    assert (code, "no `esker start` of these brokers runs here" in said) == (1, True), said
+    directory.mkdir(exist_ok=True)
+    write_status(directory, {101: BrokerProcess("ready", 1, os.getpid())})
+    code, said = refused("--id", "101")  # a file of a supervisor that was killed
+    assert (code, "no `esker start` of these brokers runs here" in said) == (1, True), said
+    with locked(directory):
+        write_status(directory, {101: BrokerProcess("waiting", 3, None)})
+        code, said = refused("--id", "101")
+        assert (code, "broker 101 is waiting: wait until it is ready" in said) == (1, True), said
+        (directory / STATUS_FILE).write_text("nonsense")
+        assert refused("--id", "101")[0] == 1

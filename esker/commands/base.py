@@ -13,8 +13,9 @@ with one value, whichever way it was given.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 
@@ -64,6 +65,9 @@ CommandConfig = Annotated[
         "security.protocol; default: connections are PLAINTEXT.",
     ),
 ]
+
+
+_client_properties: Final[ContextVar[Mapping[str, str]]] = ContextVar("client properties")
 
 
 class CommandGroup(typer.Typer):
@@ -183,14 +187,30 @@ def secured(file: Path | None) -> Iterator[None]:
         yield
         return
     from esker.client.security import CommandConfigError, read_command_config
+    from esker.settings.properties import read_properties
     from raft.net.security import outgoing
 
     try:
         security = read_command_config(file)
     except CommandConfigError as error:
         raise typer.BadParameter(str(error), param_hint="--command-config") from None
-    with outgoing(security):
-        yield
+    token = _client_properties.set(read_properties(file))
+    try:
+        with outgoing(security):
+            yield
+    finally:
+        _client_properties.reset(token)
+
+
+def client_properties() -> dict[str, str]:
+    """Return the properties of `--command-config`, for connections that other processes open.
+
+    Paths of files are absolute: other processes have other working directories.
+    """
+    return {
+        name: str(Path(text).absolute()) if name.endswith("store.location") else text
+        for name, text in _client_properties.get({}).items()
+    }
 
 
 def apply_profile(values: dict[str, Any]) -> None:

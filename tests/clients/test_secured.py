@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -211,12 +212,9 @@ def test_a_java_client_authenticates_with_each_security_protocol_and_sasl_mechan
     assert "t" in kafka.run(TOPICS, *where, "--list").out.split()
 
 
-def test_esker_records_reads_over_each_protocol(node) -> None:
-    """The driver's options are Kafka's client properties. Source: docs/tables.md."""
+def write(node: SecuredNode, value: bytes) -> None:
+    """Write a record to the topic `t`."""
     from confluent_kafka import Producer
-
-    from esker.settings.properties import read_properties
-    from tests.spark_jobs.topics_world import read_rows
 
     producer = Producer(
         {
@@ -228,8 +226,16 @@ def test_esker_records_reads_over_each_protocol(node) -> None:
             "sasl.password": PASSWORD,
         }
     )
-    producer.produce("t", b"read by Spark")
+    producer.produce("t", value)
     producer.flush()
+
+
+def test_esker_records_reads_over_each_protocol(node) -> None:
+    """The driver's options are Kafka's client properties. Source: docs/tables.md."""
+    from esker.settings.properties import read_properties
+    from tests.spark_jobs.topics_world import read_rows
+
+    write(node, b"read by Spark")
     others = {"store": str(node.home / "objects"), "subscribe": "t", "includeHeaders": "true"}
 
     def read(protocol, password=PASSWORD):
@@ -242,3 +248,25 @@ def test_esker_records_reads_over_each_protocol(node) -> None:
     with pytest.raises(CoordinatesError, match="not authenticated: "):
         read("SASL_SSL", "wrong")
     assert outgoing_security() is None
+
+
+def test_esker_spark_tables_asks_brokers_with_the_security_of_its_command_config(
+    node, tmp_path
+) -> None:
+    from spark_jobs.topic_tables.catalogs import open_catalog
+
+    write(node, b"kept")
+    where = ("t", "--store", str(node.home / "objects"), "--warehouse", str(tmp_path / "lake"))
+
+    def tables(command, *more, password=PASSWORD):
+        config = node.command_config("SASL_SSL", "PLAIN", USER, password)
+        return node.run("spark", "tables", command, *where, *more, config=config)
+
+    done = tables("run", "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    table = open_catalog(str(tmp_path / "lake"), None, {}).load_table(("kafka", "t"))
+    assert b"kept" in table.scan().to_arrow()["value"].to_pylist()
+    described = tables("describe", "--json")
+    assert json.loads(described.stdout)["tables"][0]["lag_records"] == 0, described.stderr
+    refused = tables("run", "--once", password="wrong")
+    assert (refused.returncode, "authenticat" in refused.stderr.lower()) == (1, True), refused

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from esker.commands.base import CommandGroup
+from esker.commands.base import CommandGroup, client_properties
 from esker.commands.cluster_access import AsJson, Server, Target, TimeoutMs, ask, target
 from esker.commands.spark.common import (
     ENVIRONMENT,
@@ -422,6 +422,7 @@ def _settings(
         "store": store if "://" in store else str(Path(store).absolute()),
         "timeoutMs": str(timeout_ms),
         "failOnDataLoss": str(not skip_lost).lower(),
+        **{f"kafka.{name}": text for name, text in client_properties().items()},
         **({} if endpoint is None else {"endpoint": endpoint}),
         **({} if region is None else {"region": region}),
     }

@@ -7,7 +7,7 @@ filled by librdkafka with records of 100 B; `esker spark tables run` on Spark, l
 small batch that warms up; the catalogue is SQLite, in a directory.
 
 Commits: a table without a cluster, to which commits add no file, as `run` makes them. Snapshots
-expire on the way, as they do there, so that there are never more than 150: 300 commits show what
+expire on the way, as they do there, so that there are never more than 120: 300 commits show what
 10,000 do, but for the manifests. Printed is the median of the last 20.
 
 Musts: 0.2 M rows/s; 1 s for a commit after 10,000.

@@ -22,7 +22,7 @@ from spark_jobs.session.java import find_java, home_for_spark
 from tests.waiting import wait_until
 
 HOST: Final = "127.0.0.1"
-SECONDS: Final = 90.0
+START_S: Final = 600.0
 OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
@@ -44,10 +44,21 @@ class StandaloneCluster:
         self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
         self._pages = self._said("master", r"MasterWebUI to \S+, and started at (http://\S+)")
         for number in range(workers):
-            work = self._directory / f"work-{number}"
-            sizes = ("--cores", "1", "--memory", "600m", "--work-dir", str(work))
-            self._spawn(f"worker-{number}", f"{deploy}.worker.Worker", *sizes, *ports, self.url)
-        wait_until(lambda: self.alive() == workers, f"{workers} workers at {self._pages}")
+            self.start_worker(number)
+        wait_until(
+            lambda: self.alive() == workers,
+            f"{workers} workers at {self._pages}",
+            retry_on=(OSError,),
+            deadline_s=START_S,
+        )
+
+    def start_worker(self, number: int) -> None:
+        """Start a worker, for the first time or after it was killed."""
+        work = self._directory / f"work-{number}"
+        sizes = ("--cores", "1", "--memory", "600m", "--work-dir", str(work))
+        ports = ("--host", HOST, "--port", "0", "--webui-port", "0")
+        name = f"worker-{number}"
+        self._spawn(name, "org.apache.spark.deploy.worker.Worker", *sizes, *ports, self.url)
 
     def alive(self) -> int:
         """Return the number of workers that the master considers alive."""
@@ -70,7 +81,7 @@ class StandaloneCluster:
 
     def _spawn(self, name: str, *command: str) -> None:
         home = pyspark.__path__[0]
-        log = (self._directory / f"{name}.log").open("wb")
+        log = (self._directory / f"{name}.log").open("ab")
         self._files.append(log)
         environment = os.environ | {
             "JAVA_HOME": str(home_for_spark(find_java(), self._directory)),

@@ -212,7 +212,7 @@ def _keep(work: _Work, interval_s: float | None, session: AbstractContextManager
     """Take tables on, and end the command with the exit code of what happened."""
     try:
         with session as spark:
-            failed = work.loop(_engine(spark), interval_s)
+            failed = work.loop(_engine(spark), interval_s, lambda: _has_ended(spark))
     except KeyboardInterrupt:
         stop("interrupted; run the same command to continue", INTERRUPTED)
     if failed:
@@ -337,15 +337,21 @@ class _Work:
         self._as_json = as_json
         self._backwards = backwards
         self._engine: Any = None
+        self._has_ended: Callable[[], bool] = lambda: False
         self._started: dict[str, Job | None] = dict.fromkeys(topics)
         self.failed: dict[str, str] = {}
 
-    def loop(self, engine: Any, interval_s: float | None) -> Mapping[str, str]:
+    def loop(
+        self, engine: Any, interval_s: float | None, has_ended: Callable[[], bool]
+    ) -> Mapping[str, str]:
         """Take all tables on until nothing is missing, or for ever; return failed topics.
 
+        Ends the command if the engine has ended.
+
         Args:    interval_s: seconds to wait where nothing is missing; None: stop there.
+                 has_ended: whether the engine does no work any more.
         """
-        self._engine = engine
+        self._engine, self._has_ended = engine, has_ended
         while len(self.failed) < len(self._started):
             behind = [self._step(topic, once=interval_s is None) for topic in self._started]
             if any(behind):
@@ -372,6 +378,8 @@ class _Work:
             self._started[topic] = None  # the next attempt reads from the table where to begin
             if self._metrics is not None:
                 self._metrics.failures.labels(topic).inc()
+            if self._has_ended():
+                stop("Spark has ended; run the same command to continue", ENVIRONMENT)
             lasting = once or is_lasting(error)
             if lasting:
                 self.failed[topic] = _sentence(error)
@@ -583,6 +591,16 @@ def _engine(spark: Any) -> Any:
     from spark_jobs.readers.engines import LocalEngine, SparkEngine
 
     return LocalEngine(helper=True) if spark is None else SparkEngine(spark)
+
+
+def _has_ended(spark: Any) -> bool:
+    """Return whether Spark's JVM has died, or its context was stopped by the cluster."""
+    if spark is None:
+        return False
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except Exception:  # whatever the connection died of
+        return True
 
 
 def _sentence(error: BaseException) -> str:

@@ -115,7 +115,7 @@ soak: java ## long random tests, then fresh schedules of the simulation until Ct
 
 # Each loss is of another moment: ESKER_FIRST_SEED repeats one, ESKER_EXAMPLES=4 makes it four times as many.
 drill: java ## a cluster under load loses its disks and is restored, again and again
-	@$(BIN)/python -m pytest -v -s tests/clients/test_restore.py
+	@$(BIN)/python -m pytest -v -s tests/clients/test_restore.py tests/clients/test_restore_moments.py -k 'not hundred'
 
 # Newest versions within pyproject.toml's ranges, written to constraints.txt.
 lock: ## newest versions of all dependencies, into constraints.txt

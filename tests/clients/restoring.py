@@ -40,6 +40,7 @@ class Ledger:
     def __init__(self) -> None:
         self.acknowledged: dict[tuple[int, int], bytes] = {}
         self.times_ms: dict[tuple[int, int], float] = {}  # when each was acknowledged
+        self.doubled: set[tuple[int, bytes]] = set()  # partition and value, by a tail
 
     def split(
         self, found: Mapping[tuple[int, int], Shown], exact_ends: Mapping[int, int]
@@ -64,12 +65,17 @@ class Ledger:
         """Return what became of each acknowledged record, and note new places; forget lost ones.
 
         Fails for a record that is lost below its partition's exact end, or that is there twice.
+        Only the tail may double one: its producer sent it anew under a later epoch, because the
+        lost cluster had not committed the object that held it first.
         """
         _, gone = self.split(found, exact_ends)
         places: dict[tuple[int, bytes], int] = {}
-        for (partition, offset), shown in found.items():
-            assert (partition, shown.value) not in places, f"twice: {shown} at {partition}-{offset}"
-            places[partition, shown.value] = offset
+        before = len(self.doubled)
+        for (partition, offset), shown in sorted(found.items()):
+            one = partition, shown.value
+            if places.setdefault(one, offset) != offset and one not in self.doubled:
+                assert offset >= exact_ends[partition], f"twice: {shown} at {partition}-{offset}"
+                self.doubled.add(one)
         moved, lost = [], []
         for place in gone:
             value, time_ms = self.acknowledged.pop(place), self.times_ms.pop(place)
@@ -82,7 +88,7 @@ class Ledger:
         for new_place, value, time_ms in moved:
             self.acknowledged[new_place], self.times_ms[new_place] = value, time_ms
         tail = [place for place in self.acknowledged if place[1] >= exact_ends[place[0]]]
-        return Settled(len(self.acknowledged) - len(tail), tail, lost)
+        return Settled(len(self.acknowledged) - len(tail), tail, lost, len(self.doubled) - before)
 
 
 class Settled(NamedTuple):
@@ -91,12 +97,13 @@ class Settled(NamedTuple):
     exact: int  # records below the exact ends, at their offsets
     tail: list[tuple[int, int]]  # the places of records at and above the exact ends
     lost_ms: list[float]  # when each lost record was acknowledged
+    doubled: int  # records of the tail that are there before, too
 
     def __str__(self) -> str:
         whole = self.exact + len(self.tail) + len(self.lost_ms)
         return (
             f"acknowledged {whole} = exact {self.exact} + tail {len(self.tail)} + lost "
-            f"{len(self.lost_ms)}"
+            f"{len(self.lost_ms)}; {self.doubled} doubled by the tail"
         )
 
 

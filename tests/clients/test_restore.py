@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -245,84 +244,6 @@ def test_a_consumer_that_read_beyond_the_exact_end_is_told_by_the_leader_epoch(
             assert message.leader_epoch() == 1
         finally:
             consumer.close()
-
-
-def _lose_every_directory(cluster: EskerCluster) -> list[Path]:
-    delete(cluster, *cluster.quorum_ids, *cluster.broker_ids)
-    return []
-
-
-def _lose_all_but_a_broker(cluster: EskerCluster) -> list[Path]:
-    survivor, *others = cluster.broker_ids
-    sources = set_aside(cluster, survivor)
-    delete(cluster, *cluster.quorum_ids, *others)
-    return sources
-
-
-def _lose_all_but_a_voter(cluster: EskerCluster) -> list[Path]:
-    survivor, *others = cluster.quorum_ids
-    sources = set_aside(cluster, survivor)
-    delete(cluster, *cluster.broker_ids, *others)
-    return sources
-
-
-def _lose_a_majority(cluster: EskerCluster) -> list[Path]:
-    survivor, *others = cluster.quorum_ids
-    sources = set_aside(cluster, survivor, *cluster.broker_ids)
-    delete(cluster, *others)
-    return sources
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1_800)
-@pytest.mark.parametrize(
-    "lose",
-    [_lose_all_but_a_broker, _lose_all_but_a_voter, _lose_a_majority, _lose_every_directory],
-)
-def test_a_cluster_is_restored_again_and_again_at_random_moments(
-    tmp_path: Path, lose: Callable[[EskerCluster], list[Path]]
-) -> None:
-    """The restored cluster is lost in turn, so its timelines add up. `make drill` runs this."""
-    seed = first_seed()
-    random, losses = Random(seed), examples(3)
-    print(f"reproduce: ESKER_FIRST_SEED={seed}")
-    ledger = Ledger()
-    exact_ends = dict.fromkeys(range(PARTITIONS), 0)
-    from_backup = lose is _lose_every_directory
-    with EskerCluster(tmp_path, settings=FAST | (BACKED_UP if from_backup else {})) as cluster:
-        cluster.start()
-        Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
-        for timeline in range(1, losses + 1):
-            if from_backup:  # a cluster without one is lost with its directories
-                config = f"--config={cluster.properties(cluster.broker_ids[0])}"
-                esker("backup", "now", config, f"--backup-cluster={cluster.cluster_id}")
-            with Load(cluster.bootstrap, TOPIC, PARTITIONS, ledger):
-                wait_for_records(ledger, len(ledger.acknowledged) + 100)
-                time.sleep(random.uniform(0, 6))
-                cluster.kill()
-            began = time.monotonic()
-            cut_ms = newest_cut_ms(cluster) if from_backup else 0
-            done = restore(cluster, lose(cluster), from_backup=from_backup)
-            took_s = time.monotonic() - began
-            cluster.start()
-            found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
-            ends = {p: max(o for q, o in found if q == p) + 1 for p in range(PARTITIONS)}
-            exact_ends = ends | {
-                one["partition"]: one["exactEnd"] for one in done["uncertainPartitions"]
-            }
-            exact, lost = ledger.split(found, exact_ends)
-            print(
-                f"timeline {timeline}: acknowledged {len(ledger.acknowledged)} = exact {exact} + "
-                f"lost {len(lost)}; restored in {took_s:.1f} s; printed: "
-                f"{sum(log['lostRecords'] for log in done['logs'])} log records lost, "
-                f"{sum(log['doubtfulRecords'] for log in done['logs'])} doubtful"
-            )
-            assert all(ledger.times_ms[place] >= cut_ms for place in lost)
-            for place in lost:
-                del ledger.acknowledged[place]
-            for (partition, offset), shown in found.items():
-                is_new = offset >= exact_ends[partition]
-                assert (shown.leader_epoch == timeline) == is_new, (partition, offset, shown)
 
 
 @pytest.mark.soak

@@ -42,6 +42,9 @@ from diskless.stores.opening import DIRECTORY
 LARGE_BYTES: Final = 768 * 1024
 """An object of this size costs no token: its PUT is paid for by what it carries."""
 
+SHORTEST_WAIT_S: Final = 0.001
+"""A token that is missing by a rounding error is not there at `now + wait`: that may be now."""
+
 MAX_AWAITED: Final = 10_000
 """Connections that further requests are expected of; refusals are answered without a closing."""
 
@@ -307,7 +310,7 @@ class BufferClosing:
         if wait_s is None:
             return
         if wait_s > 0:
-            self._check_by(now_s + wait_s)
+            self._check_by(now_s + max(wait_s, SHORTEST_WAIT_S))
             return
         for buffer in buffers:
             buffer.close_buffer(Reason.QUIET)

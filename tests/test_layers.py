@@ -167,6 +167,12 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
         "spark_jobs.tables",
         *OUTSIDE_JOBS,
     ),
+    "spark_jobs.what_if": (  # which broker serves a partition: a pure function
+        "coordinator.controller.placement",
+        "spark_jobs.prices",
+        "spark_jobs.readers",
+        *OUTSIDE_JOBS,
+    ),
     "esker": (*NODE_ROOMS, "spark_jobs"),
     "esker.settings": NODE_ROOMS,
     "esker.client": ("esker.settings", *NODE_ROOMS),

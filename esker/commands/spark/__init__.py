@@ -16,6 +16,7 @@ from esker.commands.spark import orphans as spark_orphans
 from esker.commands.spark import report as spark_report
 from esker.commands.spark import retention as spark_retention
 from esker.commands.spark import tables as spark_tables
+from esker.commands.spark import what_if as spark_what_if
 
 app = typer.Typer(
     add_completion=False,
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command(epilog=spark_archive.EXAMPLE)(spark_archive.archive)
 app.command(epilog=spark_audit.EXAMPLE)(spark_audit.audit)
 app.command(epilog=spark_report.EXAMPLE)(spark_report.report)
+app.command("what-if", epilog=spark_what_if.EXAMPLE)(spark_what_if.what_if)
 app.add_typer(spark_merge.app, name="merge")
 app.add_typer(spark_orphans.app, name="orphans")
 app.add_typer(spark_retention.app, name="retention")

@@ -11,13 +11,15 @@ from uuid import UUID
 import pytest
 
 from coordinator.controller.apply import ImageEdit
+from coordinator.controller.decide.placement import new_partition
+from coordinator.controller.guarding import replace
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.placement import leader, preferred_brokers, unfenced_brokers
 from coordinator.rendezvous import score
 from diskless.produce import spreading as module
 from diskless.produce.spreading import REFUSES_S, SETTLES_S, ProducerSpreading
 from records.kafka_errors import ErrorCode
-from records.metadata import BrokerRegistrationChangeRecord, RegisterBrokerRecord
+from records.metadata import BrokerRegistrationChangeRecord, RegisterBrokerRecord, TopicRecord
 from records.rpc.produce import ProduceResponse
 from records.types import Epoch, Offset
 from tests.diskless.broker_world import ask_at, running_broker
@@ -245,3 +247,33 @@ def test_a_connected_producer_is_redirected_to_a_broker_that_joins_later(
             assert await send() == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     run(story)
+
+
+def test_producers_of_a_chunk_stay_with_its_replica_and_others_are_sent_there() -> None:
+    async def story() -> None:
+        clock = asyncio.get_running_loop().time
+        edit = ImageEdit(MetadataImage())
+        register(edit, 1)
+        register(edit, 2)
+        edit.apply(TopicRecord(name="t", topic_id=TOPIC))
+        for index in range(16):
+            record = new_partition(TOPIC, index, (1,))
+            edit.apply(replace(record, start_offset=10))
+        image = edit.publish(Offset(1), Epoch(1))
+        spreading = {one: ProducerSpreading(one, clock=clock) for one in (1, 2)}
+        for each in spreading.values():
+            each.on_image(image)
+            assert each.destination("connection", "app") is None
+        await asyncio.sleep(1)
+        edit = ImageEdit(image)
+        register(edit, 3)
+        image = edit.publish(Offset(2), Epoch(1))
+        for each in spreading.values():
+            each.on_image(image)
+        await asyncio.sleep(SETTLES_S + 0.1)
+        for broker_id, expected in ((1, None), (2, 1)):
+            found = spreading[broker_id].destination("connection", "app")
+            assert found is not None
+            assert {found.broker_elsewhere(TOPIC, index) for index in range(16)} == {expected}
+
+    run_virtually(story)

@@ -28,8 +28,8 @@ from records.frame import decode_record
 from records.object_keys import ObjectKeys
 from snapshot.names import checkpoint_name
 from spark_jobs.audit.answers import HEADS, AnswerTracker, KeptAnswers, NamedIds
+from spark_jobs.audit.checkpoint_rules import REPLAY_RULES
 from spark_jobs.audit.checkpoints import (
-    REPLAY_RULES,
     CoordinatorFacts,
     Object,
     end_state_of_checkpoint,

@@ -21,12 +21,8 @@ from records.frame import read_frame
 from spark_jobs.audit import commits as audit_commits
 from spark_jobs.audit import producers as audit_producers
 from spark_jobs.audit.answers import HEADS, commit_heads
-from spark_jobs.audit.checkpoints import (
-    STANDALONE_RULES,
-    CoordinatorFacts,
-    checkpoint_readable,
-    read_checkpoint,
-)
+from spark_jobs.audit.checkpoint_rules import STANDALONE_RULES, checkpoint_readable
+from spark_jobs.audit.checkpoints import CoordinatorFacts, read_checkpoint
 from spark_jobs.audit.cluster import check_cluster
 from spark_jobs.audit.commits import Commits
 from spark_jobs.audit.ledger import Ledger

@@ -26,11 +26,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from coordinator.batch.interface import CallTarget
-from coordinator.batch.reads import READ_COMMITTED
 from coordinator.controller.config_defs import COMPACT, DELETE
 from coordinator.controller.decide.configs import cleanup_policies, topic_value
 from coordinator.controller.image import MetadataImage, TopicImage
@@ -38,10 +36,8 @@ from coordinator.controller.placement import unfenced_brokers
 from coordinator.errors import CoordinatorError
 from coordinator.features import may_write_format
 from coordinator.rendezvous import choose
-from diskless.cluster import Replica
 from diskless.compaction.leases import RewriteLeases, RewriteRefusedError
 from diskless.compaction.planner import (
-    Cleaning,
     Compaction,
     CompactionSettings,
     MergeSettings,
@@ -50,6 +46,7 @@ from diskless.compaction.planner import (
     plan_compaction,
     plan_merges,
 )
+from diskless.compaction.queries import MAX_RUNS, CoordinatorQueries, Partition, RewritingCluster
 from diskless.compaction.tasks import (
     SALT_BYTES,
     CompactionTask,
@@ -59,10 +56,8 @@ from diskless.compaction.tasks import (
     Source,
 )
 from diskless.compaction.worker import Callbacks, Task, TaskFailedError, Worker
-from diskless.fetch.runs_reader import Run, run_of
-from records.kafka_errors import ErrorCode
+from diskless.fetch.runs_reader import Run
 from records.object_keys import ObjectKeys
-from records.rpc import batch_coordinator, rewriting
 
 log = logging.getLogger("diskless.compaction.service")
 
@@ -73,32 +68,10 @@ LEVEL: Final = 3
 """The level of esker.version from which runs may be replaced."""
 
 NOT_MARKED: Final = -1
-LISTED_AT_ONCE: Final = 10_000
-MAX_RUNS: Final = 200_000
-"""Runs that one pass looks at; the next pass goes on behind the last partition."""
-
-MAX_BYTES: Final = 1 << 40
 TASKS_OF_A_PASS: Final = 64
 FAILURES: Final = (CoordinatorError, RewriteRefusedError, TaskFailedError)
 DAMAGE_RETRY_S: Final = 600.0
 """A damaged run is read again so much later: stores and networks fail for a time, too."""
-
-
-class RewritingCluster(Protocol):
-    """The part of a `diskless.cluster.Cluster` that rewriting needs."""
-
-    @property
-    def cluster_id(self) -> str: ...
-
-    @property
-    def broker_id(self) -> int: ...
-
-    @property
-    def image(self) -> MetadataImage: ...
-
-    def replica(self, coordinator: int) -> Replica | None: ...
-
-    def leader(self, coordinator: int) -> CallTarget: ...
 
 
 class RewritingSettings(NamedTuple):
@@ -161,18 +134,6 @@ class RewritingCounters:
     )
 
 
-class _Partition(NamedTuple):
-    """A partition and its topic."""
-
-    topic: TopicImage
-    number: int
-
-    @property
-    def name(self) -> tuple[UUID, int]:
-        """Return the partition's topic id and index."""
-        return self.topic.topic_id, self.number
-
-
 class _FirstRun(NamedTuple):
     """A partition's first run in the last pass."""
 
@@ -207,6 +168,7 @@ class Rewriting:
         """Create the service that merges and compacts in periodic passes after `start`."""
         self.counters = RewritingCounters()
         self._cluster = cluster
+        self._queries = CoordinatorQueries(cluster)
         self._worker = worker
         self._settings = settings
         self._wall_ms = wall_ms
@@ -310,7 +272,7 @@ class Rewriting:
             if seen >= MAX_RUNS:
                 self._next[coordinator] = first + number
                 return
-            runs = await self._runs_of(coordinator, partition)
+            runs = await self._queries.runs(coordinator, partition)
             seen += len(runs)
             expires_before_ms = _expiry(image, partition.topic, self._wall_ms())
             deleted_before = self._deleted_before(coordinator, partition, runs)
@@ -332,7 +294,7 @@ class Rewriting:
         now = asyncio.get_running_loop().time()
         return {damaged for damaged, retry_at in live.items() if now < retry_at}
 
-    def _deleted_before(self, coordinator: int, partition: _Partition, runs: Sequence[Run]) -> int:
+    def _deleted_before(self, coordinator: int, partition: Partition, runs: Sequence[Run]) -> int:
         """Return the log start if deleted bytes below it are overdue for removal, else 0.
 
         A first run that this broker has not seen before has a log start that may be old.
@@ -353,62 +315,6 @@ class Rewriting:
         firsts[partition.name] = _FirstRun(first.base_offset, since)
         return ends[0] if now - since >= self._settings.physical_max_ms / 2_000 else 0
 
-    async def _runs_of(self, coordinator: int, partition: _Partition) -> list[Run]:
-        """Return the live runs of a partition in this broker's replica, at most `MAX_RUNS`."""
-        replica = self._cluster.replica(coordinator)
-        ends = None if replica is None else replica.ends(*partition.name)
-        if ends is None:
-            return []
-        runs: list[Run] = []
-        async for found in self._find(coordinator, partition, *ends):
-            runs += map(run_of, found.batches)
-            if len(runs) >= MAX_RUNS:
-                break
-        return runs
-
-    async def _aborted_from(
-        self, coordinator: int, partition: _Partition, offset: int, end: int
-    ) -> tuple[tuple[int, int], ...]:
-        """Return the aborted transactions that end at or above an offset and begin below `end`.
-
-        Raises:  RewriteRefusedError if the answers do not reach `end`: with an aborted transaction
-                 that is not known a committed record would be lost.
-        """
-        replica = self._cluster.replica(coordinator)
-        ends = None if replica is None else replica.ends(*partition.name)
-        at = offset if ends is None else max(offset, ends[0])
-        aborted: set[tuple[int, int]] = set()
-        async for found in self._find(coordinator, partition, at, end):
-            aborted.update((each.producer_id, each.first_offset) for each in found.aborted)
-            at = found.batches[-1].last_offset + 1
-        if at < end:
-            raise RewriteRefusedError(ErrorCode.OFFSET_OUT_OF_RANGE, f"no runs at offset {at}")
-        return tuple(aborted)
-
-    async def _find(
-        self, coordinator: int, partition: _Partition, offset: int, end: int
-    ) -> AsyncIterator[batch_coordinator.FindBatchesResponse.Topic.Partition]:
-        """Yield answers of this broker's replica about the batches from `offset` to `end`."""
-        replica = self._cluster.replica(coordinator)
-        while replica is not None and offset < end:
-            topic = batch_coordinator.FindBatchesRequest.Topic
-            asked = topic.Partition(
-                partition_index=partition.number, offset=offset, max_bytes=MAX_BYTES
-            )
-            answer = await replica.call(
-                batch_coordinator.FindBatchesRequest(
-                    coordinator_partition=coordinator,
-                    max_bytes=MAX_BYTES,
-                    topics=(topic(topic_id=partition.topic.topic_id, partitions=(asked,)),),
-                    isolation_level=READ_COMMITTED,  # replaced runs end below the stable offset
-                )
-            )
-            found = answer.responses[0].partitions[0]
-            if found.error_code or not found.batches:
-                return
-            yield found
-            offset = found.batches[-1].last_offset + 1
-
     async def _sparse_objects(
         self, coordinator: int, keys: ObjectKeys
     ) -> tuple[set[str], set[str]]:
@@ -416,7 +322,7 @@ class Rewriting:
         sparse: set[str] = set()
         overdue: set[str] = set()
         now_ms, max_ms = self._wall_ms(), self._settings.physical_max_ms
-        for row in await self._list_objects(coordinator):
+        for row in await self._queries.objects(coordinator):
             # Only where a run has died: of a tiny object the footer alone is more than half.
             has_died = row.marked_at_ms == NOT_MARKED and row.first_deletion_ms >= 0
             if not has_died or not row.used_bytes:
@@ -431,23 +337,6 @@ class Rewriting:
                 self.counters.overdue_age_ms = max(self.counters.overdue_age_ms, age_ms)
         return sparse, overdue
 
-    async def _list_objects(self, coordinator: int) -> list[rewriting.ObjectUse]:
-        rows: list[rewriting.ObjectUse] = []
-        object_id = 0
-        while object_id >= 0:
-            answer = await self._cluster.leader(coordinator).call(
-                rewriting.ListDisklessObjectsRequest(
-                    coordinator_partition=coordinator,
-                    from_object_id=object_id,
-                    max_objects=LISTED_AT_ONCE,
-                )
-            )
-            if answer.error_code:
-                raise RewriteRefusedError(answer.error_code, answer.error_message)
-            rows += answer.objects
-            object_id = answer.next_object_id
-        return rows
-
     # --- compaction -----------------------------------------------------------------------------
 
     async def _compact(self, coordinator: int) -> None:
@@ -459,7 +348,7 @@ class Rewriting:
             if COMPACT in cleanup_policies(image, partition.topic.name)
             and compacting_broker(*partition.name, image) == self._cluster.broker_id
         ]
-        due: list[tuple[_Partition, Compaction]] = []
+        due: list[tuple[Partition, Compaction]] = []
         for partition in owned:
             choice = await self._choose(coordinator, partition)
             if choice is not None and choice.is_due:
@@ -475,10 +364,10 @@ class Rewriting:
         if not due:
             self._note_success(COMPACTION)
 
-    async def _choose(self, coordinator: int, partition: _Partition) -> Compaction | None:
+    async def _choose(self, coordinator: int, partition: Partition) -> Compaction | None:
         """Plan a partition's next compaction; return None if none is due or a run is damaged."""
-        runs = await self._runs_of(coordinator, partition)
-        cleaning = await self._cleaning(coordinator, partition) if runs else None
+        runs = await self._queries.runs(coordinator, partition)
+        cleaning = await self._queries.cleaning(coordinator, partition) if runs else None
         if cleaning is None:
             return None
         image = self._cluster.image
@@ -493,50 +382,19 @@ class Rewriting:
             return None  # retention or DeleteRecords takes the damaged run one day
         return choice
 
-    async def _cleaning(self, coordinator: int, partition: _Partition) -> Cleaning | None:
-        """Request a partition's compaction progress from the coordinator; None if unknown there."""
-        request = rewriting.DescribeCleaningRequest(
-            coordinator_partition=coordinator,
-            topics=(
-                rewriting.DescribeCleaningRequest.Topic(
-                    topic_id=partition.topic.topic_id, partitions=(partition.number,)
-                ),
-            ),
-        )
-        answer = await self._cluster.leader(coordinator).call(request)
-        if answer.error_code:
-            raise RewriteRefusedError(answer.error_code, answer.error_message)
-        found = answer.responses[0].partitions[0]
-        if found.error_code:
-            return None
-        return Cleaning(
-            found.log_start_offset,
-            found.last_stable_offset,
-            found.cleaned_until,
-            found.bound,
-            found.rewritten_until,
-        )
-
     async def _task_of(
-        self, coordinator: int, partition: _Partition, choice: Compaction
+        self, coordinator: int, partition: Partition, choice: Compaction
     ) -> CompactionTask:
-        request = batch_coordinator.DescribeDisklessProducersRequest(
-            coordinator_partition=coordinator,
-            topics=(
-                batch_coordinator.DescribeDisklessProducersRequest.Topic(
-                    topic_id=partition.topic.topic_id, partitions=(partition.number,)
-                ),
-            ),
-        )
-        answer = await self._cluster.leader(coordinator).call(request)
-        producers = answer.responses[0].partitions[0].producers if answer.responses else ()
+        last_sequences = await self._queries.last_sequences(coordinator, partition)
         image = self._cluster.image
         runs = choice.source.runs
         aborted = {}
         for first in (0, choice.first_dirty, choice.rewritten_until):  # where reading may begin
             base = next((run.base_offset for run in runs if run.last_offset >= first), None)
             if base is not None and base not in aborted:
-                aborted[base] = await self._aborted_from(coordinator, partition, base, choice.bound)
+                aborted[base] = await self._queries.aborted(
+                    coordinator, partition, base, choice.bound
+                )
         return CompactionTask(
             source=choice.source,
             bound=choice.bound,
@@ -544,7 +402,7 @@ class Rewriting:
             rewritten_until=choice.rewritten_until,
             delete_retention_ms=_number(image, partition.topic, "delete.retention.ms"),
             now_ms=self._wall_ms(),
-            last_sequences={each.producer_id: each.last_sequence for each in producers},
+            last_sequences=last_sequences,
             salt=self._random.randbytes(SALT_BYTES),
             aborted=aborted if any(aborted.values()) else {},
         )
@@ -684,10 +542,10 @@ def _expiry(image: MetadataImage, topic: TopicImage, now_ms: int) -> int | None:
     return expires_before(_number(image, topic, "retention.ms"), now_ms)
 
 
-def _partitions_of(image: MetadataImage, coordinator: int) -> list[_Partition]:
+def _partitions_of(image: MetadataImage, coordinator: int) -> list[Partition]:
     """Return the partitions of a batch coordinator, sorted by topic id and index."""
     return [
-        _Partition(topic, index)
+        Partition(topic, index)
         for topic in sorted(image.topics.values(), key=lambda topic: topic.topic_id.bytes)
         if not topic.is_internal
         for index in sorted(topic.partitions)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
 from struct import pack
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from coordinator.batch.transactions import ABORTED, Aborted, Marker
 from records.diskless import ObjectCommitRecord, RunsReplacedRecord, TransactionMarkersRecord
@@ -61,6 +61,10 @@ class Run(NamedTuple):
 RunRow = tuple[int, int, int, int, int, int, int, int, int, int, int, Marker | None]
 """A log id, then the fields of a `Run`."""
 
+_LAST_OFFSET, _BYTE_OFFSET, _BYTE_SIZE, _MAX_TIMESTAMP = 2, 4, 5, 6
+_TIMESTAMP_TYPE, _RECORD_COUNT = 8, 9
+"""Places of those columns in a row."""
+
 
 def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
     """Return the runs of batches that an object's commit adds, partition by partition.
@@ -73,99 +77,48 @@ def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
     """
     object_id, now_ms = record.object_id, record.committed_at_ms
     errors, duplicates = record.error_codes, record.duplicates
-    whole = not errors and not duplicates
-    bases, counts, places, sizes = (
-        record.base_offsets,
-        record.record_counts,
-        record.byte_offsets,
-        record.byte_sizes,
+    batches = zip(
+        record.base_offsets, record.record_counts, record.byte_offsets, record.byte_sizes,
+        record.max_timestamps, record.timestamp_types, strict=True,
+    )  # fmt: skip
+    if not errors and not duplicates and len(log_ids) == len(record.base_offsets):
+        return [  # a batch of each partition: the usual object
+            (log_id, base, base + count - 1, object_id, start, size, newest, now_ms, kind, count,
+             APPENDED, None)
+            for log_id, (base, count, start, size, newest, kind)
+            in zip(log_ids, batches, strict=True)
+        ]  # fmt: skip
+    nothing = (0,) * len(record.base_offsets)
+    outcomes = zip(
+        errors or nothing, duplicates or nothing, _transactions_of(record) or nothing, strict=True
     )
-    times, kinds = record.max_timestamps, record.timestamp_types
-    transactions = _transactions_of(record)
-    if whole and len(log_ids) == len(bases):  # a batch of each partition: the usual object
-        return [
-            (
-                log_id,
-                base,
-                base + count - 1,
-                object_id,
-                start,
-                size,
-                newest,
-                now_ms,
-                kind,
-                count,
-                APPENDED,
-                None,
-            )
-            for log_id, base, count, start, size, newest, kind in zip(
-                log_ids, bases, counts, places, sizes, times, kinds, strict=True
-            )
-        ]
-    rows: list[RunRow] = []
-    add = rows.append
-    at = 0
+    judged = zip(batches, outcomes, strict=True)
+    runs: list[list[Any]] = []  # rows whose run may still grow
     for log_id, batch_count in zip(log_ids, record.batch_counts, strict=True):
-        first, at = at, at + batch_count
-        open_run = False
-        transaction: tuple[int, int] | None = None
-        base = last = start = end = newest = kind = 0
-        for i in range(first, at):
-            if not whole and ((errors and errors[i]) or (duplicates and duplicates[i])):
+        run: list[Any] | None = None
+        run_transaction: object = None
+        for batch, (error, duplicate, transaction) in islice(judged, batch_count):
+            if error or duplicate:
                 continue
+            base, count, start, size, newest, kind = batch
             if (
-                open_run
-                and places[i] == end
-                and kinds[i] == kind
-                and (transactions is None or transactions[i] == transaction)
+                run is not None
+                and start == run[_BYTE_OFFSET] + run[_BYTE_SIZE]
+                and kind == run[_TIMESTAMP_TYPE]
+                and transaction == run_transaction
             ):
-                last += counts[i]
-                end += sizes[i]
-                newest = max(newest, times[i])
+                run[_LAST_OFFSET] += count
+                run[_RECORD_COUNT] += count
+                run[_BYTE_SIZE] += size
+                run[_MAX_TIMESTAMP] = max(run[_MAX_TIMESTAMP], newest)
                 continue
-            if open_run:
-                count = last - base + 1
-                size = end - start
-                add(
-                    (
-                        log_id,
-                        base,
-                        last,
-                        object_id,
-                        start,
-                        size,
-                        newest,
-                        now_ms,
-                        kind,
-                        count,
-                        APPENDED,
-                        None,
-                    )
-                )
-            transaction = None if transactions is None else transactions[i]
-            open_run, kind, newest = True, kinds[i], times[i]
-            base, start = bases[i], places[i]
-            last, end = base + counts[i] - 1, start + sizes[i]
-        if open_run:
-            count = last - base + 1
-            size = end - start
-            add(
-                (
-                    log_id,
-                    base,
-                    last,
-                    object_id,
-                    start,
-                    size,
-                    newest,
-                    now_ms,
-                    kind,
-                    count,
-                    APPENDED,
-                    None,
-                )
-            )
-    return rows
+            run = [
+                log_id, base, base + count - 1, object_id, start, size, newest, now_ms, kind, count,
+                APPENDED, None,
+            ]  # fmt: skip
+            run_transaction = transaction
+            runs.append(run)
+    return list(map(tuple, runs))
 
 
 def _transactions_of(record: ObjectCommitRecord) -> list[tuple[int, int] | None] | None:

@@ -49,6 +49,8 @@ public class Transactions {
         producer.beginTransaction();
         for (int partition = 0; partition < partitions; partition++)
             producer.send(new ProducerRecord<>(topic, partition, null, value));
+        // Without it a client of TV2 may send EndTxn before the records: docs/clients.md#transactions
+        producer.flush();
         producer.commitTransaction();
     }
 

@@ -15,10 +15,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.clients.apache_kafka import apache_kafka
 from tests.coordinator.controller.test_topic_settings import ANSWERS, RECORDED
-from tests.interop.conftest import kafka
+from tests.interop.conftest import kafka, kafka_release, written_by_kafka
 from tests.interop.kafka_run import Kafka
 
-__all__ = ["kafka"]
+__all__ = ["kafka", "kafka_release", "written_by_kafka"]
 
 pytestmark = [pytest.mark.java, pytest.mark.soak, pytest.mark.timeout(300)]
 

@@ -4,22 +4,28 @@
 
 Three quorum nodes and one broker with objects in a directory. Two partitions get the same batches
 of 1 KiB, each a transaction of its own: those of one are aborted, those of the other are committed.
+That is as much as consumers fetch, and a tenth more. The transactions behind it are aborted ones of
+the first partition, whose batches have an empty value.
+
 A second broker, which is played, writes the objects and commits them; the markers go straight to
-the batch coordinator. Then a consumer with isolation.level=read_committed fetches both partitions
+the batch coordinator. Two sets of producers take turns: one's markers are written beside the
+other's commit. Then a consumer with isolation.level=read_committed fetches both partitions
 from their beginning, 1 MiB at a time and in turn; the times of its requests are printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import platform
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from typing import Final
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from bench.bench_broker import esker
@@ -44,8 +50,10 @@ TOPIC: Final = "ended"
 OUTCOMES: Final = (ABORTED, COMMITTED)
 """The outcome of each partition's transactions; the partition is the index."""
 
-IN_AN_OBJECT: Final = 200  # transactions of each partition
-VALUE: Final = bytes(950)
+IN_AN_OBJECT: Final = 1_000  # transactions of each partition, each of a producer of its own
+SETS: Final = 2  # of producers, which take turns
+READ: Final = bytes(950)  # the value in a batch that consumers fetch
+UNREAD: Final = b""
 FETCH_BYTES: Final = 1 << 20
 FETCH_VERSION: Final = 12
 READ_COMMITTED: Final = 1
@@ -53,84 +61,120 @@ READ_COMMITTED: Final = 1
 Topic = CommitBatchesRequest.Topic
 
 
-async def write(cluster: EskerCluster, transactions: int) -> None:
-    """Write objects with one batch of each transaction, commit them, and end the transactions."""
+class Round(NamedTuple):
+    """The transactions of one object: one of each producer of a set, in some partitions."""
+
+    number: int  # of the producers' transaction, from 0
+    producers: range
+    value: bytes
+    partitions: range
+
+
+def rounds(transactions: int, fetches: int) -> list[Round]:
+    """Plan the objects: first what consumers fetch, then aborted transactions up to the number."""
+    read = min(transactions, fetches * FETCH_BYTES * 11 // 10 // len(READ))
+    planned = []
+    for at in range(-(-transactions // IN_AN_OBJECT)):
+        number, first = at // SETS, at % SETS * IN_AN_OBJECT
+        producers = range(first, first + IN_AN_OBJECT)
+        is_read = at * IN_AN_OBJECT < read
+        planned.append(
+            Round(number, producers, READ, range(len(OUTCOMES)))
+            if is_read
+            else Round(number, producers, UNREAD, range(1))
+        )
+    return planned
+
+
+async def write(cluster: EskerCluster, planned: Sequence[Round]) -> None:
+    """Write the rounds' objects in order, commit them, and end their transactions."""
     addresses = cluster.controllers
     epoch = (await register(addresses, WRITER))[WRITER]
     topic_id = await create_topic(addresses, TOPIC, partitions=len(OUTCOMES))
-    now_ms = time.time_ns() // 1_000_000
-    batches = [
-        bytes(build_batch([(None, VALUE, now_ms, ())], base_offset=0, leader_epoch=-1,
-                          attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0,
-                          base_sequence=0))
-        for producer in range(IN_AN_OBJECT)
-    ]  # fmt: skip
-    keys = ObjectKeys(prefix="", cluster_id=cluster.cluster_id, coordinator_partition=0)
-    count = -(-transactions // IN_AN_OBJECT)
     client = CoordinatorClient(addresses)
+    ends: deque[asyncio.Task[None]] = deque()
     try:
         lease = await client.call(
             AcquireObjectLeaseRequest(
-                coordinator_partition=0, broker_id=WRITER, broker_epoch=epoch, object_count=count
+                coordinator_partition=0, broker_id=WRITER, broker_epoch=epoch,
+                object_count=len(planned),
             )
-        )
+        )  # fmt: skip
         assert not lease.error_code, lease
-        for number in range(count):
-            object_id = lease.first_object_id + number
-            parts, size_bytes = build_object(
-                [PartitionBatches(topic_id, index, batches, len(batches))
-                 for index in range(len(OUTCOMES))],
-                cluster_id=cluster.cluster_id, object_id=object_id, broker_id=WRITER,
-                broker_epoch=epoch,
-            )  # fmt: skip
-            path = cluster.store / keys.key(object_id)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"".join(parts))
-            answer = await client.call(
-                CommitBatchesRequest(
-                    broker_id=WRITER, broker_epoch=epoch, lease_id=lease.lease_id,
-                    object_id=object_id, object_format=APPENDED, object_size=size_bytes,
-                    topics=(Topic(topic_id=topic_id,
-                                  partitions=tuple(described(batches, number, now_ms))),),
-                    transactional=tuple(
-                        TransactionalBatch(index, number, 1, now_ms)
-                        for index in range(len(batches) * len(OUTCOMES))
-                    ),
-                )
-            )  # fmt: skip
+        for at, one in enumerate(planned):
+            if len(ends) == SETS:  # this set's former transactions
+                await ends.popleft()
+            request = store(
+                cluster, one, topic_id, lease.first_object_id + at, lease.lease_id, epoch
+            )
+            answer = await client.call(request)
             assert not answer.error_code, answer
             failed = {
                 one.error_code for part in answer.topics[0].partitions for one in part.results
             }
             assert failed == {0}, failed
-            await end(client, topic_id, number)
+            ends.append(asyncio.create_task(end(client, topic_id, one)))
+        await asyncio.gather(*ends)
     finally:
         await client.close()
 
 
-def described(batches: list[bytes], number: int, now_ms: int) -> Iterator[Topic.Partition]:
-    """Describe the batches of an object, the `number`th transaction of each producer."""
-    places = itertools.accumulate((len(batch) for _ in OUTCOMES for batch in batches), initial=0)
-    for index in range(len(OUTCOMES)):
+def store(
+    cluster: EskerCluster, one: Round, topic_id: UUID, object_id: int, lease_id: int, epoch: int
+) -> CommitBatchesRequest:
+    """Write a round's object into the directory; return the request that commits it."""
+    now_ms = time.time_ns() // 1_000_000
+    batches = [
+        bytes(build_batch([(None, one.value, now_ms, ())], base_offset=0, leader_epoch=-1,
+                          attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0,
+                          base_sequence=one.number))
+        for producer in one.producers
+    ]  # fmt: skip
+    keys = ObjectKeys(prefix="", cluster_id=cluster.cluster_id, coordinator_partition=0)
+    parts, size_bytes = build_object(
+        [PartitionBatches(topic_id, index, batches, len(batches)) for index in one.partitions],
+        cluster_id=cluster.cluster_id, object_id=object_id, broker_id=WRITER, broker_epoch=epoch,
+    )  # fmt: skip
+    path = cluster.store / keys.key(object_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(parts))
+    described = tuple(describe(one, [len(batch) for batch in batches], now_ms))
+    return CommitBatchesRequest(
+        broker_id=WRITER, broker_epoch=epoch, lease_id=lease_id, object_id=object_id,
+        object_format=APPENDED, object_size=size_bytes,
+        topics=(Topic(topic_id=topic_id, partitions=described),),
+        transactional=tuple(
+            TransactionalBatch(index, one.number, 1, now_ms)
+            for index in range(len(batches) * len(one.partitions))
+        ),
+    )  # fmt: skip
+
+
+def describe(one: Round, sizes: Sequence[int], now_ms: int) -> Iterator[Topic.Partition]:
+    """Describe the batches of a round's object, partition by partition."""
+    places = itertools.accumulate((size for _ in one.partitions for size in sizes), initial=0)
+    for index in one.partitions:
         yield Topic.Partition(
             partition_index=index,
             batches=tuple(
-                CommitBatch(next(places), len(batch), 0, 0, now_ms, 0, producer, 0, number, number)
-                for producer, batch in enumerate(batches)
+                CommitBatch(
+                    next(places), size, 0, 0, now_ms, 0, producer, 0, one.number, one.number
+                )
+                for producer, size in zip(one.producers, sizes, strict=True)
             ),
         )
 
 
-async def end(client: CoordinatorClient, topic_id: UUID, number: int) -> None:
-    """End the `number`th transaction of each producer in both partitions."""
+async def end(client: CoordinatorClient, topic_id: UUID, one: Round) -> None:
+    """End the transactions of a round."""
     answer = await client.call(
         WriteTransactionMarkersRequest(
             coordinator_partition=0,
             topic_ids=(topic_id,),
             markers=tuple(
-                TransactionMarker(0, index, producer, 0, number, outcome, 1)
-                for index, outcome in enumerate(OUTCOMES)
-                for producer in range(IN_AN_OBJECT)
+                TransactionMarker(0, index, producer, 0, one.number, OUTCOMES[index], 1)
+                for index in one.partitions
+                for producer in one.producers
             ),
         )
     )
@@ -191,8 +235,9 @@ def measure(transactions: int, fetches: int) -> None:
     """Print the times of both consumers' requests, and the ratio of the 99th percentiles."""
     with tempfile.TemporaryDirectory() as home, esker(home, DEFAULT_INTERVAL) as cluster:
         began = time.perf_counter()
-        run(write(cluster, transactions))
-        print(f"{transactions:,} transactions a partition, written in "
+        planned = rounds(transactions, fetches)
+        run(write(cluster, planned))
+        print(f"{IN_AN_OBJECT * len(planned):,} transactions, written in "
               f"{time.perf_counter() - began:.0f} s", flush=True)  # fmt: skip
         address = cluster.brokers[0]
         readers = [Reader(address, partition) for partition in range(len(OUTCOMES))]
@@ -214,7 +259,10 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
-        "--transactions", type=int, default=1_000_000, help="of each partition; default: 1,000,000"
+        "--transactions",
+        type=int,
+        default=1_000_000,
+        help="aborted ones of the first partition; default: 1,000,000",
     )
     parser.add_argument("--fetches", type=int, default=300, help="of each consumer; default: 300")
     parser.add_argument("--tiny", action="store_true", help="see that it runs")

@@ -43,6 +43,7 @@ from raft.net import (
     connect,
 )
 from raft.net.routes import first_flexible
+from raft.net.security import outgoing_security
 from raft.wire import fetch as wire_fetch
 from raft.wire import responses as wire
 from raft.wire.responses import Group, UnexpectedAnswerError
@@ -56,6 +57,9 @@ log = logging.getLogger("raft.driver")
 API_VERSIONS_KEY: Final = 18
 API_VERSIONS_VERSION: Final = 3
 CONNECT_TIMEOUT_MS: Final = 1_000
+SECURE_CONNECT_TIMEOUT_MS: Final = 5_000
+"""With TLS or SASL: up to six round trips. On a busy machine they take longer than a second, and a
+dial that is given up begins with the first one again: the quorum then elects no leader for long."""
 VERSIONS_TIMEOUT_MS: Final = 1_000
 MAX_UNANSWERED: Final = 100  # per connection; the core has long given up the first of them
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # a Fetch requests 8 MiB; its first batch may be larger
@@ -138,7 +142,13 @@ class PeerLink:
             self._dial = asyncio.get_running_loop().create_task(self._open())
 
     def reconnect(self) -> None:
-        """Close the connection to the peer and connect to the peer again without delay."""
+        """Close the connection to the peer and connect to the peer again without delay.
+
+        A dial in progress goes on, without the requests that wait for it: none has been sent.
+        """
+        if self._dial is not None:
+            self._waiting.clear()
+            return
         self._drop()
         if not self._closed:
             self._dial = asyncio.get_running_loop().create_task(self._open())
@@ -163,12 +173,13 @@ class PeerLink:
     # --- dialling -----------------------------------------------------------------------------
 
     async def _open(self) -> None:
+        is_plain = outgoing_security() is None
         try:
             connection = await connect(
                 self._endpoint.host,
                 self._endpoint.port,
                 client_id=self._dial_settings.client_id,
-                timeout_ms=CONNECT_TIMEOUT_MS,
+                timeout_ms=CONNECT_TIMEOUT_MS if is_plain else SECURE_CONNECT_TIMEOUT_MS,
                 arena=self._dial_settings.arena,
                 max_response_bytes=MAX_ANSWER_BYTES,
                 on_close=self._on_close,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -12,8 +13,15 @@ from raft.core.messages import VoteRequest
 from raft.core.voters import Endpoint, ReplicaKey
 from raft.driver import peers
 from raft.driver.config import METADATA_GROUP
-from raft.driver.peers import MAX_UNANSWERED, DialSettings, PeerLink
-from raft.net import Arena, ClientConnection, Listener, connect
+from raft.driver.peers import (
+    CONNECT_TIMEOUT_MS,
+    MAX_UNANSWERED,
+    SECURE_CONNECT_TIMEOUT_MS,
+    DialSettings,
+    PeerLink,
+)
+from raft.net import Arena, ClientConnection, ConnectError, Listener, Reason, connect
+from raft.net.security import OutgoingSecurity, outgoing
 from records.types import Epoch, NodeId, Offset
 from tests.waiting import wait_until_async
 
@@ -113,3 +121,64 @@ def test_a_node_limits_the_number_of_requests_to_another_node_that_does_not_answ
         await listener.close()
 
     asyncio.run(story())
+
+
+def test_a_dial_in_progress_goes_on_when_the_core_reconnects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A handshake that takes longer than a request would otherwise begin anew each time."""
+
+    async def story() -> None:
+        listener, events = await silent_listener(), list[Event]()
+        dials, sent = list[int](), list[int]()
+        is_open = asyncio.Event()
+
+        async def connect_slowly(*args: Any, timeout_ms: int, **kwargs: Any) -> ClientConnection:
+            dials.append(timeout_ms)
+            await is_open.wait()
+            return await connect(*args, **kwargs)
+
+        monkeypatch.setattr(peers, "connect", connect_slowly)
+        monkeypatch.setattr(peers, "read_versions", lambda _: {52: 2})
+        monkeypatch.setattr(PeerLink, "_transmit", lambda _, number, __: sent.append(number))
+        monkeypatch.setattr(
+            ClientConnection, "send", lambda _, __, ___, on_answer, **____: on_answer(b"")
+        )
+        link = link_to(listener.port, events)
+        link.send(1, QUESTION)
+        await wait_until_async(lambda: dials)
+        link.reconnect()
+        link.send(2, QUESTION)
+        is_open.set()
+        await wait_until_async(lambda: sent)
+        assert len(dials) == 1
+        assert sent == [2], "the request that was given up is sent on the new connection"
+        link.reconnect()
+        await wait_until_async(lambda: len(dials) == 2)
+        link.close()
+        await listener.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("security", "timeout_ms"),
+    [(None, CONNECT_TIMEOUT_MS), (OutgoingSecurity(), SECURE_CONNECT_TIMEOUT_MS)],
+)
+def test_a_dial_with_handshakes_has_more_time(
+    monkeypatch: pytest.MonkeyPatch, security: OutgoingSecurity | None, timeout_ms: int
+) -> None:
+    async def story() -> None:
+        asked = list[int]()
+
+        async def refuse(*_: Any, timeout_ms: int, **__: Any) -> ClientConnection:
+            asked.append(timeout_ms)
+            raise ConnectError(Reason.TIMEOUT, host="h", port=1, message="")
+
+        monkeypatch.setattr(peers, "connect", refuse)
+        link_to(1, []).send(1, QUESTION)
+        await wait_until_async(lambda: asked)
+        assert asked == [timeout_ms]
+
+    with contextlib.nullcontext() if security is None else outgoing(security):
+        asyncio.run(story())

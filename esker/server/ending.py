@@ -14,6 +14,7 @@ from coordinator.batch.log_records import UnreadableRecordError
 from coordinator.controller.registration import RegistrationRefusedError
 from coordinator.features import UnsupportedLevelError
 from diskless.broker import NotStartedError
+from diskless.lineage import SupersededError
 from diskless.stores import StorageError as StoreError
 from diskless.stores.interface import StoreSettingError
 from esker.server.fatal_errors import describe_fatal_error
@@ -33,6 +34,7 @@ ENDS: Final = (
     DiskError,
     RecordError,
     NotStartedError,
+    SupersededError,
     RegistrationRefusedError,
     StoreError,
     StoreSettingError,

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 from coordinator.batch.log_records import UnreadableRecordError
 from coordinator.batch.sqlite.database import DamagedStateError
+from diskless.lineage import SupersededError
 from esker.cli import app
+from esker.server.ending import run_to_end
 from esker.server.fatal_errors import describe_fatal_error
 from esker.server.storage import format_storage
 from esker.settings.config import parse_config
@@ -108,6 +110,13 @@ def test_a_node_that_finds_damaged_data_exits_with_an_error_that_names_the_remed
     assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1), ran.stderr
     assert f"{home / 'meta.properties'}: " in ran.stderr
     assert f"empty {home}, run `esker storage format`" in ran.stderr
+
+
+def test_a_broker_whose_cluster_was_restored_ends_with_one_line(tmp_path: Path) -> None:
+    async def superseded() -> None:
+        raise SupersededError("cluster a was restored as cluster b")
+
+    assert run_to_end(superseded(), tmp_path, votes=False) == "cluster a was restored as cluster b"
 
 
 def test_the_error_for_a_directory_in_place_of_a_file_names_the_path(tmp_path: Path) -> None:

@@ -54,14 +54,12 @@ from records.diskless import (
     LeaseClosedRecord,
     LogStartOffsetsRecord,
     ObjectsState,
-    ProducersState,
 )
 from records.features import ESKER_VERSION
-from records.frame import decode_record, encode_record
+from records.frame import decode_record, encode_record, read_frame
 from records.groups import GroupOffsetsRecord, GroupsState, PendingGroupOffsetsRecord
 from records.internal_topics import CONSUMER_OFFSETS, DISKLESS_METADATA, TRANSACTION_STATE
 from records.metadata import FeatureLevelRecord, ProducerIdsRecord, TopicRecord
-from records.schema import MetadataRecord
 from records.timelines import PartitionTimelinesRecord, TimelineRecord
 from records.transactions import TransactionsState, TransactionStateRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -335,15 +333,9 @@ def _refuse_poisoned(name: str, value: int, most: int) -> None:
 
 def highest_producer_id(machine: CoordinatorMachine) -> int:
     """Return the highest producer id in a batch coordinator's state, or -1 without producers."""
-    highest = machine.store.counters.largest_expired_id
-    for record in _records_of(machine):
-        if isinstance(record, ProducersState):
-            highest = max(highest, *record.producer_ids)
-    return max(-1, highest)
-
-
-def _records_of(machine: CoordinatorMachine) -> Iterator[MetadataRecord]:
-    return map(decode_record, _values_of(machine))
+    machine.flush()
+    store = machine.store
+    return max(-1, store.counters.largest_expired_id, store.highest_producer_id())
 
 
 def _values_of(machine: CoordinatorMachine) -> Iterator[bytes]:
@@ -385,11 +377,12 @@ class _Writer:
         store.counters.next_lease_id += IDS
         store.counters.next_object_id += IDS
         objects = restored.objects.setdefault(log.group.partition, set())
+        objects_key = ObjectsState.schema().key
 
         def values() -> Iterator[bytes]:
             for value in _values_of(machine):
-                record = decode_record(value)
-                if isinstance(record, ObjectsState):
+                if read_frame(value)[0] == objects_key:  # most values are runs, slow to decode
+                    record = cast(ObjectsState, decode_record(value))
                     objects.update(
                         object_id
                         for object_id, used in zip(

@@ -173,6 +173,11 @@ class Store:
         self.leases: WholeTable[int, Lease] = WholeTable(leases, self._store_leases)
         self.brokers: WholeTable[int, Broker] = WholeTable(brokers, self._store_brokers)
 
+    def highest_producer_id(self) -> int:
+        """Return the highest producer id of any partition, or -1; unflushed ones are not seen."""
+        query = "SELECT coalesce(max(producer_id), -1) FROM producers"
+        return int(self.connection.execute(query).fetchone()[0])
+
     @property
     def record_count(self) -> int:
         """Return the number of rows in all tables that a checkpoint of the state contains."""

@@ -21,6 +21,7 @@ from diskless.stores.interface import StorageError
 from esker.client.client import ClientError
 from esker.commands.cluster_access import broker_addresses
 from esker.commands.dump_objects import Objects
+from esker.dump.backups import count_manifest, load_manifest, read_manifest
 from esker.dump.batches import read_batches_file
 from esker.dump.checkpoints import DAMAGED_CHECKPOINT
 from esker.dump.checks import Progress, verify
@@ -33,7 +34,7 @@ from esker.dump.human import (
     tally_text,
 )
 from esker.dump.items import BatchItem, Item
-from esker.dump.kinds import Kind, UnknownKindError, kind_of
+from esker.dump.kinds import Kind, UnknownKindError, kind_of, object_kind_of
 from esker.dump.lines import LinePrinter, error_line, verified_line
 from esker.dump.small import ReadOnly, read_small
 from esker.dump.wal import ObjectBytes, read_object, verify_object
@@ -71,7 +72,8 @@ Names = Annotated[
     typer.Argument(
         metavar="FILE",
         help="Segment, checkpoint, index or other file of a log; or a WAL object, given as a "
-        "file, as s3://BUCKET/KEY, or by its object key or object id.",
+        "file, as s3://BUCKET/KEY, or by its object key or object id; or a backup's manifest, "
+        "named in the same ways.",
     ),
 ]
 Check = Annotated[
@@ -205,9 +207,11 @@ def _run(names: list[str], objects: Objects, options: _Options) -> int:
         try:
             found = objects.find(name)
             if found is not None:
-                kind = Kind.WAL_OBJECT
+                kind = object_kind_of(found.name)
                 with closing(found):
-                    if options.check:
+                    if kind is Kind.BACKUP_MANIFEST:
+                        _show_manifest(found, printer, options)
+                    elif options.check:
                         _print(_verified_object(objects, found, options))
                     else:
                         for item in read_object(found, records=options.records):
@@ -273,6 +277,19 @@ def _verified_object(objects: Objects, found: ObjectBytes, options: _Options) ->
     return f"sound    {printable(found.name)}: {Kind.WAL_OBJECT.value}, {text}"
 
 
+def _show_manifest(found: ObjectBytes, printer: Printer, options: _Options) -> None:
+    """Print or check the manifest of a backup. Raises the errors of `load_manifest`."""
+    if not options.check:
+        for item in read_manifest(found):
+            _print(printer.render(item))
+        return
+    tally, kind = count_manifest(load_manifest(found)), Kind.BACKUP_MANIFEST
+    if options.as_json:
+        _print(verified_line(found.name, kind, found.size_bytes, tally))
+    else:
+        _print(f"sound    {printable(found.name)}: {kind.value}, {tally_text(kind, tally)}")
+
+
 def _show(path: Path, kind: Kind, printer: Printer) -> None:
     """Print a file's contents. Raises the errors of `read_batches_file` and `read_small`."""
     files = ReadOnly()
@@ -317,6 +334,8 @@ def _advice(kind: Kind | None, error: RecordError) -> str:
             return "delete it: a node rebuilds it when it starts"
         case Kind.WAL_OBJECT:
             return "its records are lost unless the store has an older version of it"
+        case Kind.BACKUP_MANIFEST:
+            return "restore another cut by --at: `esker backup verify --all` says which are sound"
         case _:
             return "do not start its node with this file"
 

@@ -74,12 +74,16 @@ class Objects:
             return None
         cluster = self._load_cluster()
         assert cluster is not None, "a bootstrap server was given"
-        if named.cluster_id != cluster.cluster_id:
-            reason = f"is of cluster {named.cluster_id}, the broker is of {cluster.cluster_id}"
-            raise NoSuchObjectError(f"{source.name}: {reason}")
         prefix = f"{cluster.key_prefix}/" if cluster.key_prefix else ""
         end = "/".join(source.name.split("/")[-4:])
-        return self._call(lambda client: known_of(client, prefix + end, named.coordinator))
+        try:
+            return self._call(lambda client: known_of(client, prefix + end, named.coordinator))
+        except ClientError:
+            if named.cluster_id == cluster.cluster_id:
+                raise
+            # Of an ancestor of a restored cluster the coordinator would have known it.
+            reason = f"is of cluster {named.cluster_id}, the broker is of {cluster.cluster_id}"
+            raise NoSuchObjectError(f"{source.name}: {reason}") from None
 
     def _load_cluster(self) -> Cluster | None:
         if self._cluster is None and self.bootstrap is not None:

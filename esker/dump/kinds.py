@@ -35,6 +35,7 @@ class Kind(Enum):
     META_PROPERTIES = "directory properties"
     RECOVERY_POINT = "recovery point"
     WAL_OBJECT = "WAL segment object"
+    BACKUP_MANIFEST = "manifest of a backup"
 
 
 class UnknownKindError(Exception):
@@ -56,8 +57,9 @@ _BY_SUFFIX: Final = {
 }
 _UNFINISHED: Final = (".deleted", ".part", ".tmp")
 READABLE: Final = "segments (.log), checkpoints (.checkpoint), .index, .timeindex, " + ", ".join(
-    [*_BY_NAME, "WAL objects (a number)"]
+    [*_BY_NAME, "WAL objects (a number)", "manifests of backups (a number of 20 digits)"]
 )
+_MANIFEST_DIGITS: Final = 20  # one more than the largest id of a WAL object has
 
 
 def kind_of(path: Path) -> Kind:
@@ -76,12 +78,23 @@ def kind_of(path: Path) -> Kind:
     if kind := _BY_SUFFIX.get(Path(name).suffix):
         return kind
     if name.isascii() and name.isdecimal():
-        return Kind.WAL_OBJECT
+        return object_kind_of(name)
     if name.endswith(".snapshot"):
         raise UnknownKindError(
             f"{path}: the producer state of a Kafka broker, which Esker neither reads nor writes"
         )
     raise UnknownKindError(f"{path}: not a file that dump-log can read; it reads {READABLE}")
+
+
+def object_kind_of(name: str) -> Kind:
+    """Return the kind of an object of a store, from its key.
+
+    >>> object_kind_of("s3://b/backup/Ck3xYz/manifest/00000000000000000007").value
+    'manifest of a backup'
+    """
+    digits = name.rpartition("/")[2]
+    is_manifest = digits.isdecimal() and len(digits) == _MANIFEST_DIGITS
+    return Kind.BACKUP_MANIFEST if is_manifest else Kind.WAL_OBJECT
 
 
 def base_offset_of(path: Path) -> Offset | None:

@@ -170,6 +170,16 @@ def find_object(
         check_key(key)
     except ValueError as error:
         raise NoSuchObjectError(f"{error}: name a file, s3://BUCKET/KEY, a key or an id") from None
+    try:
+        return _open(place, key)
+    except NoSuchObjectError:
+        if key == name:
+            raise
+    return _open(place, _search(place, f"{coordinator}/{name}"))  # of a cluster before a restore
+
+
+def _open(place: Path | S3Place, key: str) -> FileObject | S3Object:
+    """Open an object by its key. Raises NoSuchObjectError, StorageError, OSError."""
     if isinstance(place, S3Place):
         return S3Object(place, key)
     path = place / key

@@ -13,7 +13,7 @@ import pytest
 from crc32c import crc32c
 
 from esker.dump.wal import DamagedWalError, verify_object
-from esker.dump.wal_sources import FileObject
+from esker.dump.wal_sources import Cluster, FileObject, NoSuchObjectError, find_object
 from records.batch_writer import build_batch
 from records.compression import Compression
 from records.object_keys import ObjectKeys
@@ -99,6 +99,15 @@ def test_dump_log_finds_a_wal_object_by_its_id_or_key_below_a_store(esker, tmp_p
     found = esker("dump-log", "--verify", "--deep", "--store", str(tmp_path / "objects"), name)
     assert (found.code, found.err) == (0, "")
     assert found.out.startswith("sound")
+
+
+def test_an_object_of_a_cluster_before_a_restore_is_found_by_its_id(tmp_path):
+    path = put(tmp_path, whole_object())
+    restored = Cluster(cluster_id="Ck3xYzPEyzl9QSWwBIbbGY", key_prefix="", place=path)
+    found = find_object("4711", tmp_path / "objects", coordinator=0, cluster=restored)
+    assert found.name == str(path)
+    with pytest.raises(NoSuchObjectError, match="no object ends in /0/12"):
+        find_object("12", tmp_path / "objects", coordinator=0, cluster=restored)
 
 
 def test_dump_log_reports_an_unknown_or_ambiguous_object_id_in_one_line(esker, tmp_path):

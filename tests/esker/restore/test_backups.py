@@ -240,6 +240,14 @@ def test_backups_of_several_clusters_need_a_choice(home: Path) -> None:
     assert "--at" in run("restore", "plan", "--from", home / "101", "--at", "1", code=2).stderr
 
 
+def test_a_directory_of_another_cluster_beside_a_backup_is_refused(home: Path) -> None:
+    back_up(home, lost_logs())
+    other = write_node(home / "102", lost_logs(), node_id=102, cluster_id=OTHER_ID)
+    said = plan(home, "--from", other, code=1)
+    assert f"{other} is of cluster {OTHER_ID}" in said
+    assert f"is of cluster {CLUSTER_ID}: name the directories of one cluster" in said
+
+
 def test_the_list_shows_which_backups_can_be_restored(home: Path) -> None:
     back_up(home, lost_logs())
     back_up(home, all_logs())

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskless.stores.interface import StoredObject
-from records.object_keys import MAX_OBJECT_ID, ObjectKeys, spread
+from records.object_keys import MAX_OBJECT_ID, Ancestor, Ancestors, ObjectKeys, spread
 from spark_jobs.orphans.known_objects import Ids, KnownObjects, is_in
 from spark_jobs.readers.object_store import ObjectStore
 
@@ -73,17 +73,31 @@ class Naming:
     (206, 0, 4711)
     >>> naming.parse("esker/ce/other/0/4711"), naming.parse("esker/00/Ck3xYz/0/4711")
     ('other', None)
+
+    A restored cluster goes on with the objects of its ancestors:
+
+    >>> restored = Naming("esker", "restored", (Ancestor("Ck3xYz", (5_000,)),))
+    >>> restored.parse("esker/ce/Ck3xYz/0/4711"), restored.is_of_ancestor(0, 4711)
+    ((206, 0, 4711), True)
     """
 
     prefix: str  # before the two hex digits; "" for none
     cluster_id: str
+    ancestors: tuple[Ancestor, ...] = ()  # oldest first
 
     def key(self, coordinator: int, object_id: int) -> str:
         """Return the key under which an object is stored."""
         keys = ObjectKeys(
-            prefix=self.prefix, cluster_id=self.cluster_id, coordinator_partition=coordinator
+            prefix=self.prefix,
+            cluster_id=self.cluster_id,
+            coordinator_partition=coordinator,
+            ancestors=Ancestors(self.ancestors),
         )
         return keys.key(object_id)
+
+    def is_of_ancestor(self, coordinator: int, object_id: int) -> bool:
+        """Return whether an ancestor of this cluster wrote the object."""
+        return Ancestors(self.ancestors).find(coordinator, object_id) is not None
 
     def listed(self, digits: str) -> str:
         """Return the prefix of all keys that begin with these two hex digits."""
@@ -102,12 +116,14 @@ class Naming:
         found = _SHAPE.fullmatch(below)
         if found is None:
             return None
-        if found["cluster"] != self.cluster_id:
-            return found["cluster"]
         digits, object_id = int(found["spread"], 16), int(found["object_id"])
+        coordinator = int(found["coordinator"])
+        writer = Ancestors(self.ancestors).find(coordinator, object_id) or self.cluster_id
+        if found["cluster"] != writer:
+            return None if found["cluster"] == self.cluster_id else found["cluster"]
         if object_id > MAX_OBJECT_ID or spread(object_id) != digits:
             return None
-        return digits, int(found["coordinator"]), object_id
+        return digits, coordinator, object_id
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ Source: PySpark's Python Data Source API; spark_jobs/orphans/listing.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from records.object_keys import Ancestor
 from spark_jobs.orphans.listing import ROW, SPREADS, Naming, Tally, pieces
 from spark_jobs.readers.object_store import StoreOptions, open_store
 
@@ -86,7 +88,8 @@ class ListingReader(DataSourceReader):
         """
         assert isinstance(partition, ListingPartition), f"{partition}"
         given = self._options
-        naming = Naming(given.get("prefix", ""), given["cluster"])
+        ancestors = [Ancestor(one, tuple(below)) for one, below in json.loads(given["ancestors"])]
+        naming = Naming(given.get("prefix", ""), given["cluster"], tuple(ancestors))
         options = StoreOptions(given.get("endpoint") or None, given.get("region") or None)
         store = open_store(given["store"], options)
         tally = Tally()

@@ -53,7 +53,11 @@ PLAN: Final = "esker-orphans-plan"
 SEEN_FILE: Final = "seen.jsonl"
 SAMPLE: Final = 20
 UNKNOWN_COORDINATOR: Final = "other_coordinator"
-"""The kind of an object whose coordinator has no log here; the others are those of `Kind`."""
+"""The kind of an object whose coordinator has no log here."""
+
+OF_ANCESTOR: Final = "of_ancestor"
+"""The kind of an object of a lost cluster that the restored log does not name. It is left alone:
+the lost cluster may have acknowledged the records in it. The other kinds are those of `Kind`."""
 
 
 class OrphansError(Exception):
@@ -121,7 +125,7 @@ class FoundOrphans:
     """A listing, and the objects that the logs knew afterwards."""
 
     listing: WholeListing
-    cluster_id: str
+    naming: Naming
     known: Mapping[int, KnownObjects]
     counts: dict[str, Count] = field(default_factory=dict)  # by lower-case names of `Kind`
 
@@ -129,6 +133,7 @@ class FoundOrphans:
         """Yield the rows of orphans; count all other objects by kind."""
         self.counts = {kind.name.lower(): Count() for kind in Kind}
         self.counts[UNKNOWN_COORDINATOR] = Count()
+        self.counts[OF_ANCESTOR] = Count()
         tally, live = self.listing.tally, self.counts[Kind.LIVE.name.lower()]
         live.objects, live.size_bytes = tally.objects, tally.size_bytes
         for rows in self.listing.not_live(self.known):
@@ -144,11 +149,20 @@ class FoundOrphans:
             if number not in self.known:
                 self.counts[UNKNOWN_COORDINATOR].add(rows["size_bytes"][of_it])
                 continue
-            kinds = self.known[number].classify(rows["object_id"][of_it])
+            ids, sizes = rows["object_id"][of_it], rows["size_bytes"][of_it]
+            kinds = self.known[number].classify(ids)
+            inherited = (kinds == Kind.ORPHAN) & (ids < first_own_id(self.naming, number))
+            self.counts[OF_ANCESTOR].add(sizes[inherited])
             for kind in Kind:
-                self.counts[kind.name.lower()].add(rows["size_bytes"][of_it][kinds == kind])
-            is_orphan[of_it] = kinds == Kind.ORPHAN
+                self.counts[kind.name.lower()].add(sizes[(kinds == kind) & ~inherited])
+            is_orphan[of_it] = (kinds == Kind.ORPHAN) & ~inherited
         return rows[is_orphan]
+
+
+def first_own_id(naming: Naming, coordinator: int) -> int:
+    """Return the object id from which on no ancestor of the cluster wrote an object."""
+    below = [one.object_ids_below[coordinator:] for one in naming.ancestors]
+    return max((bounds[0] for bounds in below if bounds), default=0)
 
 
 def find_orphans(
@@ -163,9 +177,7 @@ def find_orphans(
     Args:    progress: called with the name of each log before it is read.
     Raises:  OrphansError if they are another cluster's; as `known_objects_at`.
     """
-    return FoundOrphans(
-        listing, logs.cluster_id, read_known_objects(logs, naming, progress=progress)
-    )
+    return FoundOrphans(listing, naming, read_known_objects(logs, naming, progress=progress))
 
 
 def read_known_objects(

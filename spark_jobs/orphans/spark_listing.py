@@ -15,6 +15,7 @@ little).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -118,6 +119,7 @@ def list_in_spark(
         "region": options.region or "",
         "prefix": naming.prefix,
         "cluster": naming.cluster_id,
+        "ancestors": json.dumps(naming.ancestors),
         "tasks": str(tasks),
     }
     began_ms = now_ms()

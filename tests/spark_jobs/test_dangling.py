@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from diskless.stores.interface import StoredObject
+from records.object_keys import Ancestor
 from records.uuids import encode_uuid
 from spark_jobs.orphans.dangling import Dangling, find_dangling
-from spark_jobs.orphans.listing import take_listing
+from spark_jobs.orphans.listing import Naming, take_listing
 from spark_jobs.orphans.scan import OrphansError
 from spark_jobs.readers.object_store import DirectoryStore
 from tests.coordinator.batch.actors import delete_records
@@ -60,7 +61,10 @@ class Stored(RecordedLife):
         }
 
     def look(
-        self, before_listing: Callable[[], None] = lambda: None, store: DirectoryStore | None = None
+        self,
+        before_listing: Callable[[], None] = lambda: None,
+        store: DirectoryStore | None = None,
+        naming: Naming = NAMING,
     ) -> Dangling:
         scratch = self.directory / "scratch"
         scratch.mkdir(exist_ok=True)
@@ -69,10 +73,10 @@ class Stored(RecordedLife):
             before_listing()
             for old in scratch.iterdir():
                 old.unlink()
-            return take_listing(self.objects, NAMING, scratch, self.world.now_ms)
+            return take_listing(self.objects, naming, scratch, self.world.now_ms)
 
-        logs = MemoryLogs(self.records)
-        return find_dangling(logs, store or self.objects, NAMING, listing)  # type: ignore[arg-type]
+        logs = MemoryLogs(self.records, naming.cluster_id)
+        return find_dangling(logs, store or self.objects, naming, listing)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -96,6 +100,17 @@ def test_the_search_for_lost_objects_finds_none_in_a_complete_store(life: Stored
     found = life.look()
     assert (found.lost, found.affected, found.looked_for) == ([], [], 0)
     assert found.live >= len(life.used()) > 20
+
+
+def test_the_search_finds_the_objects_that_a_restored_cluster_has_from_its_ancestor(
+    life: Stored,
+) -> None:
+    ancestor = Ancestor(KEYS.cluster_id, (1 << 40,))
+    restored = Naming(KEYS.prefix, "restored", (ancestor,))
+    found = life.look(naming=restored)
+    assert (found.lost, found.looked_for) == ([], 0)
+    life.path(gone := life.used()[3]).unlink()
+    assert [one.object_id for one in life.look(naming=restored).lost] == [gone]
 
 
 def test_the_search_for_lost_objects_reports_only_missing_objects_and_their_offsets(

@@ -20,6 +20,7 @@ from diskless.stores.interface import StorageError, StoredObject
 from records.diskless import LeaseClosedRecord, LeaseGrantedRecord, LeasesForgottenRecord
 from records.frame import encode_record
 from records.kafka_errors import ErrorCode
+from records.object_keys import Ancestor
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 from spark_jobs.orphans import apply as orphans_applying
 from spark_jobs.orphans.apply import Journal, OrphansPlan, apply_orphans
@@ -69,6 +70,7 @@ class Bucket:
         self.directory = directory
         self.store = HeldUpStore(directory / "objects")
         self.logs = MemoryLogs(of_lease(0, 1_000, 0), "c-1")
+        self.naming = NAMING
         self.listings = directory / "listings"
         self.out = directory / "plan.jsonl"
         self.now_ms = START_MS
@@ -92,12 +94,12 @@ class Bucket:
         scratch.mkdir(exist_ok=True)
         for old in scratch.iterdir():
             old.unlink()
-        return take_listing(self.store, NAMING, scratch, lambda: self.now_ms)
+        return take_listing(self.store, self.naming, scratch, lambda: self.now_ms)
 
     def sweep(self, rules: Rules = Rules()) -> Outcome:  # noqa: B008 (a value)
-        found = find_orphans(self.take(), self.logs, NAMING)
+        found = find_orphans(self.take(), self.logs, self.naming)
         return plan_orphans(
-            found, NAMING, self.store.uri, directory=self.listings, out=self.out, rules=rules
+            found, self.naming, self.store.uri, directory=self.listings, out=self.out, rules=rules
         )
 
     def planned(self) -> list[str]:
@@ -228,6 +230,26 @@ def test_the_orphans_job_reports_object_keys_of_other_clusters_and_never_plans_t
     assert foreign in report["foreign"]["sample"]
     assert sorted(report["strange"]["sample"]) == sorted(odd)
     assert (report["listed"]["objects"], report["strange"]["objects"]) == (1, 4)
+
+
+def test_the_orphans_job_leaves_objects_of_a_restored_clusters_ancestor_alone(
+    bucket: Bucket,
+) -> None:
+    """The lost cluster may have acknowledged what the restored log does not name."""
+    unnamed = bucket.orphan(7)
+    bucket.naming = restored = Naming("esker", "c-9", (Ancestor("c-1", (500,)),))
+    bucket.logs = MemoryLogs(bucket.logs.records, "c-9")
+    own = restored.key(0, 700)
+    assert restored.key(0, 7) == unnamed
+    bucket.put(own)
+    bucket.put(Naming("esker", "c-9").key(0, 8))  # no object has this key: 8 is the ancestor's
+    bucket.sweep()
+    bucket.now_ms += GRACE_MS
+    bucket.sweep()
+    assert bucket.planned() == [own]
+    report = SealedFile(bucket.out, "esker-orphans-plan").end["report"]
+    assert report["of_them"]["of_ancestor"] == {"objects": 1, "bytes": 3}
+    assert (report["foreign"]["by_cluster"], report["strange"]["objects"]) == ({}, 1)
 
 
 def test_the_orphans_job_reports_object_ids_unknown_to_the_log_and_never_plans_them(

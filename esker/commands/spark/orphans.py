@@ -402,8 +402,10 @@ def _now_ms() -> int:
 def _naming(inputs: Inputs, prefix: str) -> Naming:
     """Return the key prefix and cluster id with which the keys of these logs' objects begin."""
     from spark_jobs.orphans.listing import Naming
+    from spark_jobs.tables.ancestors import ancestors_of
 
-    return Naming(prefix.strip("/"), open_logs(inputs).cluster_id)
+    logs = open_logs(inputs)
+    return Naming(prefix.strip("/"), logs.cluster_id, ancestors_of(logs).clusters)
 
 
 def _grace(text: str, dangerously_short: bool) -> int:

@@ -28,6 +28,7 @@ _KINDS: Final = {
     "leased": "of an open lease",
     "not_given": "under ids that the logs read here never gave",
     "other_coordinator": "of a coordinator without a log",
+    "of_ancestor": "of a cluster that was restored, and not in the log",
     "orphan": "orphans that only a listing shows",
 }
 

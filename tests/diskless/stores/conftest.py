@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -34,15 +35,19 @@ MOTO: Final = "tests.diskless.stores.moto_server"
 _buckets = count(1)
 
 
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    """The address of a moto server of this test process."""
+@contextmanager
+def moto_server(*, overwrites: bool = False) -> Iterator[str]:
+    """Run a moto server and yield its address; the environment has credentials for it.
+
+    Args:    overwrites: it does not heed If-None-Match.
+    """
     port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", MOTO, "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=ROOT,
+        env=os.environ | {"ESKER_MOTO_OVERWRITES": str(int(overwrites))},
     )
     saved = {name: os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
     os.environ.update(dict.fromkeys(saved, "test"))
@@ -57,6 +62,13 @@ def s3_endpoint() -> Iterator[str]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The address of a moto server of this test process."""
+    with moto_server() as endpoint:
+        yield endpoint
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:

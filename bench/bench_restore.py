@@ -1,41 +1,49 @@
-"""Times a restore from a broker's directory, or from a backup, to three voters' directories.
+"""Times a restore from a broker's directory, or from a backup, to the first record produced.
 
     python -m bench.bench_restore [--tiny]
 
-In one process, without the claim's wait and without a store: reading and checking the directory,
-building the states, writing the checkpoints, and the new directories. The lost coordinator's log
-has one commit for each object, of a batch in each of a thousand partitions, and no checkpoint: the
-slowest copy to read. The backup is one cut of the same logs, in a directory. Beside it the floor,
-the bytes of that log read and their checksums computed.
+Without the claim's wait: reading and checking the directory, building the states, writing the
+checkpoints, comparing the objects with a listing of the store, writing the directories of three
+voters and a broker; then these four processes are started, and a record is produced. The lost
+coordinator's log has one commit for each object, of a batch in each of a thousand partitions, and
+no checkpoint: the slowest copy to read. The backup is one cut of the same logs, in a directory.
+Beside it the floor, the bytes of that log read and their checksums computed. CPU seconds are of
+this process and the four nodes together.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import platform
 import resource
+import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from confluent_kafka import Producer
+
 from esker.restore.backups import BackupSource
-from esker.restore.directories import write_directory
-from esker.restore.run import prepare
-from esker.settings.config import parse_config
+from esker.restore.run import Options, prepare, restore_cluster
+from esker.settings.config import NodeSettings, load_config
 from raft.driver.config import METADATA_GROUP
 from raft.segments.files import Mode, RealFileSystem
 from records.batch import iter_batches
 from records.diskless import DisklessPartitionsRecord, LeaseGrantedRecord, ObjectCommitRecord
 from records.metadata import PartitionRecord, TopicRecord
+from records.object_keys import ObjectKeys
 from records.schema import MetadataRecord
+from tests.clients.cluster import EskerCluster
 from tests.coordinator.batch.actors import TOPIC
 from tests.esker.restore.backing_up import back_up
 from tests.esker.restore.lost import (
+    CLUSTER_ID,
     COORDINATOR,
     EPOCH,
     GROUPS,
@@ -50,6 +58,7 @@ TINY_RUNS, TINY_PARTITIONS = 2_000, 20
 BATCHES: Final = 1_000  # of an object
 LEASE_IDS: Final = 10_000
 BATCH_BYTES: Final = 1_000
+FLUSH_S: Final = 300.0
 NEW_ID: Final = "BBBBBBBBBBBBBBBBBBBBBQ"
 
 
@@ -122,17 +131,6 @@ def commit_records(runs: int, partitions: int) -> Iterator[MetadataRecord]:
             ends[place] += 1
 
 
-def voter(home: Path, node: int) -> dict[str, str]:
-    return {
-        "process.roles": "controller",
-        "node.id": str(node),
-        "controller.quorum.voters": "1@127.0.0.1:9091,2@127.0.0.1:9092,3@127.0.0.1:9093",
-        "controller.listener.names": "CONTROLLER",
-        "listeners": f"CONTROLLER://127.0.0.1:909{node}",
-        "log.dirs": str(home / str(node)),
-    }
-
-
 def read_floor(directory: Path) -> float:
     """Seconds to read a log and compute the checksums of its batches."""
     files, began = RealFileSystem(), time.perf_counter()
@@ -144,46 +142,75 @@ def read_floor(directory: Path) -> float:
     return time.perf_counter() - began
 
 
+def write_objects(store: Path, count: int) -> None:
+    """Write an empty object for each one that the log names."""
+    keys = ObjectKeys(prefix="", cluster_id=CLUSTER_ID, coordinator_partition=0)
+    for object_id in range(count):
+        path = store / keys.key(object_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
 def measure(home: Path, runs: int, partitions: int) -> None:
     logs: Logs = {
         METADATA_GROUP: [(EPOCH, one) for one in topic_records(partitions)],
         COORDINATOR: [(EPOCH, one) for one in commit_records(runs, partitions)],
         GROUPS: [(EPOCH, one) for one in group_records(0)],
     }
-    source = write_node(home / "101", logs)
-    (home / "store").mkdir()
+    source, store = write_node(home / "101", logs), home / "store"
+    store.mkdir()
     back_up(home, logs)
+    write_objects(store, runs // min(BATCHES, partitions))
     del logs
     floor_s = read_floor(source / COORDINATOR.name)
-    broker = voter(home, 4) | {
-        "process.roles": "broker",
-        "listeners": "PLAINTEXT://127.0.0.1:9101",
-        "esker.storage.directory.path": str(home / "store"),
-    }
-    backup = BackupSource(settings=parse_config(broker))
-    for name, sources, cut in (("directory", [source], None), ("backup", [], backup)):
-        prepared_s, whole_s = restore(home / f"from-{name}", sources, cut, partitions)
+    for name in ("directory", "backup"):
+        with EskerCluster(home / f"from-{name}", brokers=1, store=store) as cluster:
+            for node in cluster.ports:
+                shutil.rmtree(cluster.log_dir(node))
+            nodes = [load_config(cluster.properties(node)) for node in cluster.ports]
+            backup = BackupSource(settings=nodes[-1]) if name == "backup" else None
+            began_cpu_s = cpu_s()
+            times = restore(cluster, nodes, [] if backup else [source], backup)
+        shutil.rmtree(store / "lineage")  # the next restore claims the same timeline
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
             f"{runs:>9,} runs, {partitions:>6,} partitions, from a {name}: checkpoints "
-            f"{prepared_s:.1f} s, three directories after {whole_s:.1f} s; the log's bytes alone "
-            f"{floor_s:.2f} s, ratio {whole_s / floor_s:.0f}; at most {grown:.0f} MB"
+            f"{times[0]:.1f} s, directories {times[1]:.1f} s, first record {times[2]:.1f} s; "
+            f"{cpu_s() - began_cpu_s:.1f} s of CPU; the log's bytes alone {floor_s:.2f} s, ratio "
+            f"{times[1] / floor_s:.0f}; at most {grown:.0f} MB"
         )
 
 
+def cpu_s() -> float:
+    """Return the CPU seconds of this process and of the processes that it has waited for."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
 def restore(
-    home: Path, sources: list[Path], backup: BackupSource | None, partitions: int
-) -> tuple[float, float]:
-    """Seconds until the checkpoints are written, and until the directories are."""
-    home.mkdir()
-    files, began = RealFileSystem(), time.perf_counter()
-    with prepare(sources, home / "scratch", backup=backup) as prepared:
+    cluster: EskerCluster,
+    nodes: Sequence[NodeSettings],
+    sources: Sequence[Path],
+    backup: BackupSource | None,
+) -> tuple[float, float, float]:
+    """Seconds until the checkpoints are written, the directories are, and a record is produced."""
+    options = Options(cluster_id=NEW_ID, nodes=tuple(nodes))
+    began = time.perf_counter()
+    with prepare(sources, cluster.home / "scratch", backup=backup) as prepared:
         prepared_s = time.perf_counter() - began
-        assert prepared.restored.partitions == partitions
-        for node in (1, 2, 3):
-            settings = parse_config(voter(home, node))
-            write_directory(files, settings, NEW_ID, prepared.restored.checkpoints)
-    return prepared_s, time.perf_counter() - began
+        done = asyncio.run(restore_cluster(prepared, options, sleep=no_wait))
+        assert not done.missing
+    written_s = time.perf_counter() - began
+    cluster.cluster_id = NEW_ID
+    cluster.start()
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce("t", b"first", partition=0)
+    assert producer.flush(FLUSH_S) == 0
+    return prepared_s, written_s, time.perf_counter() - began
+
+
+async def no_wait(_: float) -> None:
+    """Stand in for the wait after the claim."""
 
 
 def main() -> None:

@@ -66,7 +66,10 @@ COMMANDS: Final = {
         RUN, "Run three quorum nodes and one or more brokers on this machine, until Ctrl-C."
     ),
     "start": Listed(RUN, "Run one node in the foreground until SIGTERM or Ctrl-C."),
-    "restart": Listed(RUN, "Restart broker processes of one properties file, one after the other."),
+    "restart": Listed(
+        RUN,
+        "Restart broker processes of a running `esker start`, each after the one before is ready.",
+    ),
     "storage": Listed(RUN, "Format and inspect a node's log directory."),
     "backup": Listed(RUN, "List, verify, request and release backups of the quorum's logs."),
     "restore": Listed(RUN, "Make a new cluster of what survived a loss."),

@@ -42,16 +42,16 @@ public class ReadThroughRestore {
             while (true) {
                 try {
                     consumer.poll(POLL);
+                    long position = consumer.position(partition);  // it may tell of truncation, too
+                    if (position != told) {
+                        told = position;
+                        System.out.println("read " + told);
+                    }
                 } catch (LogTruncationException error) {
                     OffsetAndMetadata end = error.divergentOffsets().get(partition);
                     System.out.println(
                         "truncated " + end.offset() + " " + end.leaderEpoch().orElse(-1));
                     return;
-                }
-                long position = consumer.position(partition);
-                if (position != told) {
-                    told = position;
-                    System.out.println("read " + told);
                 }
             }
         }

@@ -18,6 +18,7 @@ from tests.clients.restoring import (
     commit,
     committed,
     delete,
+    esker,
     read_all,
     restore,
     set_aside,
@@ -34,6 +35,16 @@ pytestmark = [pytest.mark.java, pytest.mark.soak, pytest.mark.timeout(900)]
 
 PROGRAM: Final = Path(__file__).with_name("ReadThroughRestore.java")
 TOPIC, GROUP = "ledger", "readers"
+FAR: Final = 1_000_000
+
+
+def survivor_knows(cluster: EskerCluster, survivor: int) -> bool:
+    """Return whether a broker's copy of the groups' log is level with its leader's."""
+    at = ",".join(f"{host}:{port}" for host, port in cluster.controllers)
+    words = ("quorum", "describe", "__consumer_offsets-0", "--replication")
+    found = esker(*words, "--bootstrap-controller", at)
+    ends = {one["nodeId"]: one["logEndOffset"] for one in found["replicas"]}
+    return bool(ends.get(survivor) == max(ends.values()))
 
 
 def said(program: JavaProgram, word: str) -> list[list[int]]:
@@ -55,11 +66,13 @@ def test_a_running_java_consumer_notices_the_truncation_and_its_group_goes_on_at
         survivor, other = cluster.broker_ids
         with Load(cluster.bootstrap, TOPIC, 1, ledger):
             wait_for_records(ledger, 200)
+        # The survivor's copy of the groups' log has an offset that its copy of the batches lacks.
+        commit(cluster.bootstrap, GROUP, {(TOPIC, 0): FAR})
+        wait_until(lambda: survivor_knows(cluster, survivor), "the survivor has read that")
         cluster.stop(survivor)
         with Load(cluster.bootstrap, TOPIC, 1, ledger):
             wait_for_records(ledger, len(ledger.acknowledged) + 200)
         read = max(offset for _, offset in ledger.acknowledged) + 1
-        commit(cluster.bootstrap, GROUP, {(TOPIC, 0): read})
         words = (cluster.bootstrap, TOPIC, GROUP)
         with JavaProgram(kafka, tmp_path, "reader", str(PROGRAM), *words) as reader:
             # Records that were purged by their producer may have been stored, too.

@@ -116,7 +116,7 @@ OPTIONS = {
     ("produce",): {"--topic"},
     ("consume",): {"--topic"},
 }
-WITHOUT_JSON = {("dev",), ("start",), ("produce",)}
+WITHOUT_JSON = {("dev",), ("start",), ("restart",), ("produce",)}
 """Commands that print no data, but what they are doing."""
 
 

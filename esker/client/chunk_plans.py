@@ -60,7 +60,7 @@ class PlanPartition(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What a batch coordinator knows of a partition."""
+    """Offsets and size of a partition, from its batch coordinator."""
 
     log_start_offset: int  # inclusive
     high_watermark: int  # exclusive
@@ -134,7 +134,7 @@ class ChunkPlan(NamedTuple):
 
 
 class PlanSettings(NamedTuple):
-    """What a plan is to reach."""
+    """Goals of a plan."""
 
     cut_bytes: int  # an active chunk of so many bytes is closed
     max_moves: int = 100  # that even out
@@ -143,7 +143,7 @@ class PlanSettings(NamedTuple):
 
 @dataclass(slots=True)
 class CheckedPlan:
-    """What of a plan is left to be sent."""
+    """Steps of a plan that are not sent yet."""
 
     moves: list[Move] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)

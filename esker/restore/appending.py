@@ -58,7 +58,7 @@ class LeftOut(NamedTuple):
 
 @dataclass(slots=True)
 class Appended:
-    """What the tail added, and what it could not add."""
+    """Records of the tail that were appended, and those that were left out."""
 
     objects: int = 0
     records: int = 0

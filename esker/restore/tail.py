@@ -88,7 +88,7 @@ class TailObject(NamedTuple):
 
 @dataclass(slots=True)
 class Tail:
-    """What a listing of the store found beyond the chosen copies."""
+    """Objects in the store that the chosen copies do not name."""
 
     objects: dict[int, list[TailObject]] = field(default_factory=dict)
     """By batch coordinator, by rising id."""

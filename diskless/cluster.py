@@ -66,8 +66,8 @@ class Replica(CallTarget, Protocol):
         """Return a partition's log start and last stable offset in this replica, from memory."""
 
 
-class Cluster(Protocol):
-    """A broker's view of its cluster, and its clients of other nodes. Belongs to the event loop."""
+class ClusterMember(Protocol):
+    """A broker's place in its cluster."""
 
     @property
     def cluster_id(self) -> str: ...
@@ -78,6 +78,10 @@ class Cluster(Protocol):
     @property
     def image(self) -> MetadataImage:
         """Return the latest image of the cluster's metadata on this broker."""
+
+
+class Cluster(ClusterMember, Protocol):
+    """A broker's view of its cluster, and its clients of other nodes. Belongs to the event loop."""
 
     def image_age_ms(self) -> float | None:
         """Return an upper bound of the cluster image's age in ms, or None if unknown.
@@ -139,3 +143,9 @@ class Cluster(Protocol):
 
     def metadata_offset(self) -> Offset:
         """Return the offset of the last record in the cluster image; -1 before any record."""
+
+    async def report_lost_records(self, topic: str, partition: int, end: int, epoch: int) -> None:
+        """Tell the leader of a quorum's log where its backup ends; without an answer do nothing.
+
+        Args:  end: exclusive, of committed records. epoch: of the record before `end`.
+        """

@@ -37,6 +37,7 @@ from diskless.backup.manifest import (
     OldestCut,
 )
 from diskless.backup.packing import Packer
+from diskless.cluster import ClusterMember
 from diskless.lineage import has_conditional_writes
 from diskless.stores.interface import ObjectStorage, StorageError
 from raft.interfaces import ReplicatedLog
@@ -56,17 +57,12 @@ may say too little, until it resigns because a majority does not fetch from it a
 LATE_INTERVALS: Final = 3  # without a success before the broker is degraded
 
 
-class BackedUpCluster(Protocol):
+class BackedUpCluster(ClusterMember, Protocol):
     """The part of a `diskless.cluster.Cluster` that backups need."""
 
-    @property
-    def cluster_id(self) -> str: ...
-
-    @property
-    def broker_id(self) -> int: ...
-
-    @property
-    def image(self) -> MetadataImage: ...
+    async def report_lost_records(
+        self, topic: str, partition: int, end: int, epoch: int
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +138,7 @@ class Shipper:
         self._newest_number: int | None = None  # of all manifests, damaged ones included
         self._quiet_ends: dict[str, int] = {}  # nothing but quiet records below, above the cut
         self._suspected_at: float | None = None  # since when the logs contradict the backup
+        self._lost: list[BackedUpLog] = []  # what the logs contradict
         self._due_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -188,8 +185,8 @@ class Shipper:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        while self.contradiction is None:
-            await self.turn()
+        while True:
+            await (self.turn() if self.contradiction is None else self._report())
             await asyncio.sleep(min(POLL_S, self.settings.interval_s))
 
     async def turn(self) -> None:
@@ -287,11 +284,13 @@ class Shipper:
 
         Raises:  BackupError if there are any, and sets `contradiction` once that is sure.
         """
-        found = None
+        self._lost, found = [], None
         for one in self._logs():
             backed_up = None if self.newest is None else self.newest.log(one.name)
-            if backed_up is not None and found is None:
-                found = _contradiction(one.log, ends[one.name], backed_up)
+            sentence = backed_up and _contradiction(one.log, ends[one.name], backed_up)
+            if backed_up and sentence:
+                self._lost.append(backed_up)
+                found = found or sentence
         if found is None:
             self._suspected_at = None
             return
@@ -302,6 +301,11 @@ class Shipper:
             self.contradiction = found
             log.error("action=backup contradiction=%r", found)
         raise BackupError(found)
+
+    async def _report(self) -> None:
+        """Tell the leader of each log that lost records; a leader that is elected later, too."""
+        for one in self._lost:
+            await self._cluster.report_lost_records(one.topic, one.partition, one.end, one.epoch)
 
     async def _ship(self, is_requested: bool) -> None:
         """Write a cut, unless only quiet records are new and none was asked for."""

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from coordinator.batch.interface import CallTarget
 from coordinator.batch.reads import READ_COMMITTED
-from coordinator.controller.image import MetadataImage, TopicImage
-from diskless.cluster import Replica
+from coordinator.controller.image import TopicImage
+from diskless.cluster import ClusterMember, Replica
 from diskless.compaction.leases import RewriteRefusedError
 from diskless.compaction.planner import Cleaning
 from diskless.fetch.runs_reader import Run, run_of
@@ -26,17 +26,8 @@ MAX_RUNS: Final = 200_000
 MAX_BYTES: Final = 1 << 40
 
 
-class RewritingCluster(Protocol):
+class RewritingCluster(ClusterMember, Protocol):
     """The part of a `diskless.cluster.Cluster` that rewriting needs."""
-
-    @property
-    def cluster_id(self) -> str: ...
-
-    @property
-    def broker_id(self) -> int: ...
-
-    @property
-    def image(self) -> MetadataImage: ...
 
     def replica(self, coordinator: int) -> Replica | None: ...
 

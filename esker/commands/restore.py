@@ -25,6 +25,7 @@ from esker.commands.text_tables import show, table
 
 if TYPE_CHECKING:
     from esker.restore.backups import BackupSource
+    from esker.restore.run import Done, Options
     from esker.settings.config import NodeSettings
 
 app = CommandGroup("Make a new cluster of what survived a loss.")
@@ -185,7 +186,6 @@ def apply(
     """Claim the data in the store for a new cluster, and write its nodes' directories."""
     settings = [one for path in node for one in load_nodes_or_exit(path)]
     with _refusals():
-        from esker.commands.restore_report import describe, report
         from esker.restore.run import Options, prepare, restore_cluster
 
         options = Options(
@@ -201,27 +201,34 @@ def apply(
             prepare(from_ or [], Path(scratch), backup=source) as prepared,
         ):
             tell = (lambda _: None) if as_json else typer.echo
-            done = asyncio.run(restore_cluster(prepared, options, tell=tell))
-            result: dict[str, Any] = {
-                "clusterId": cluster_id,
-                **report(done.prepared),
-                "missingObjects": [
-                    {"coordinator": coordinator, "objectIds": sorted(object_ids)}
-                    for coordinator, object_ids in sorted(done.missing.items())
-                ],
-                "directories": [str(path) for path in done.directories],
-                "backedUp": done.is_backed_up,
-            }
-            written = table(
-                ("NODE", "DIRECTORY"),
-                [(str(one.node_id), str(one.log_dir)) for one in settings],
-            )
-            text = (
-                f"{describe(done.prepared)}\n\n{written}\nCluster {cluster_id} is restored: start "
-                "these nodes, and format the directories of all other brokers with this id.\n"
-                f"{BACKED_UP if done.is_backed_up else NOT_BACKED_UP}"
-            )
-            show(result, text, as_json=as_json)
+            _show_done(asyncio.run(restore_cluster(prepared, options, tell=tell)), options, as_json)
+
+
+def _show_done(done: Done, options: Options, as_json: bool) -> None:
+    """Print what a restore recovered and lost, and the directories that it wrote."""
+    from esker.commands.restore_report import describe, report
+
+    cluster_id = options.cluster_id
+    result: dict[str, Any] = {
+        "clusterId": cluster_id,
+        **report(done.prepared),
+        "missingObjects": [
+            {"coordinator": coordinator, "objectIds": sorted(object_ids)}
+            for coordinator, object_ids in sorted(done.missing.items())
+        ],
+        "directories": [str(path) for path in done.directories],
+        "backedUp": done.is_backed_up,
+    }
+    written = table(
+        ("NODE", "DIRECTORY"),
+        [(str(one.node_id), str(one.log_dir)) for one in options.nodes],
+    )
+    text = (
+        f"{describe(done.prepared)}\n\n{written}\nCluster {cluster_id} is restored: start "
+        "these nodes, and format the directories of all other brokers with this id.\n"
+        f"{BACKED_UP if done.is_backed_up else NOT_BACKED_UP}"
+    )
+    show(result, text, as_json=as_json)
 
 
 def _tail_store(is_wanted: bool, path: Path | None) -> NodeSettings | None:

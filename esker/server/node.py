@@ -177,6 +177,7 @@ class NodeParts:
             cluster=self._cluster_state,
             metrics=self._metrics,
             degradations=self._degradations,
+            ends_on_lost_records=config.values[IDENTITY] == IdentityMode.ENFORCE,
             bench_log=config.bench_log,
             max_idle_interval_ms=config.max_idle_interval_ms,
             metrics_host=config.metrics.host if config.metrics else None,

@@ -140,9 +140,10 @@ OWNED: Final[Mapping[int, str]] = {
 }
 """Requests of an owner: the field with the id of what it owns, by api key."""
 
-OF_NODES: Final = frozenset({58, 1096, 1102, 1103, 1104, 1127, 1130, 1144, 1146, *OWNED})
+OF_NODES: Final = frozenset({58, 1096, 1102, 1103, 1104, 1127, 1130, 1144, 1146, 1150, *OWNED})
 """Requests that brokers and voters alone send, without an id of theirs: Envelope, deletion of
-records and objects, writes to the logs of groups and transactions, markers, proofs."""
+records and objects, writes to the logs of groups and transactions, markers, proofs, reports of
+lost records."""
 
 NAMED_ONLY: Final = frozenset({64})
 """Requests with the id of a node that is their object: UnregisterBroker, which has a guard."""

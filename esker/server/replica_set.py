@@ -33,7 +33,7 @@ from coordinator.controller.machine import ControllerMachine
 from coordinator.groups.client import GroupLogClient
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.state import Group
-from coordinator.leader_client import Address, Failure
+from coordinator.leader_client import Address, Failure, LeaderClient
 from coordinator.transactions.client import TransactionLogClient
 from coordinator.transactions.machine import TransactionMachine
 from coordinator.transactions.state import TransactionsImage
@@ -57,6 +57,7 @@ from records.internal_topics import (
     TRANSACTION_STATE,
 )
 from records.object_keys import Ancestors
+from records.rpc.backup import ReportLostRecordsRequest, ReportLostRecordsResponse
 from records.rpc.base import Request, Response
 from records.rpc.brokers import BrokerHeartbeatRequest
 from records.types import Offset
@@ -66,6 +67,7 @@ R = TypeVar("R", bound=Response)
 CALL_TIMEOUT_MS: Final = 30_000  # of a call to a controller, with all its attempts
 ATTEMPT_TIMEOUT_MS: Final = 10_000  # a controller may wait for a coordinator before it answers
 HEARTBEAT_TIMEOUT_MS: Final = 2_000  # a session is a few seconds long
+REPORT_TIMEOUT_MS: Final = 2_000  # of each answer while a loss is reported
 ALONE_MS: Final = 1_000  # of a heartbeat where no controller runs; there will be another
 
 
@@ -304,6 +306,23 @@ class ObservedCluster(LatestImage):
     def image_age_ms(self) -> float | None:
         """Return the metadata image's maximum age in ms, or None if unknown."""
         return _age_ms(self._cluster_age)
+
+    async def report_lost_records(self, topic: str, partition: int, end: int, epoch: int) -> None:
+        """Tell the leader of a log where the log's backup ends; without an answer do nothing."""
+        leader = LeaderClient(
+            self._settings.voters,
+            partition,
+            client_id=self._client_id,
+            timeout_ms=REPORT_TIMEOUT_MS,
+            topic=topic,
+        )
+        request = ReportLostRecordsRequest(
+            topic_name=topic, partition_index=partition, end_offset=end, epoch=epoch
+        )
+        try:
+            await leader.attempt(request, ReportLostRecordsResponse, lambda _: None)
+        finally:
+            leader.close()
 
     def metadata_offset(self) -> Offset:
         """Return the last offset in the metadata image, or -1 for an empty image."""

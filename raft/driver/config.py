@@ -77,6 +77,7 @@ class NodeConfig:
     metrics_port: int = 0
     metrics: Callable[[], Iterable[Metric]] | None = None  # of the services on top of the groups
     degradations: Callable[[], Iterable[Degradation]] = tuple  # of those services
+    ends_on_lost_records: bool = False  # peers prove who they are: see raft.driver.lost_records
     health_window_ms: int = 5_000  # healthy: a read barrier succeeded within it
     shutdown_timeout_ms: int = 5_000  # the longest that handing over leadership may take
 

@@ -23,6 +23,10 @@ class LostDiskError(NodeError):
         self.directory = directory
 
 
+class LostRecordsError(NodeError):
+    """This node leads a log that lacks committed records, as their backup proves."""
+
+
 class DirectoryGoneError(NodeError):
     """A directory or file that the node writes was removed, or hidden by a mount, while it ran."""
 

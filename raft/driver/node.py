@@ -38,6 +38,7 @@ from raft.driver.group import GroupDriver
 from raft.driver.group_directory import ClusterLogLeader, Directory
 from raft.driver.health import HealthMonitor
 from raft.driver.high_watermarks import HighWatermarks
+from raft.driver.lost_records import LostRecords
 from raft.driver.metrics import MetricsServer
 from raft.driver.node_services import ClusterEvents, ClusterState, NodeService, StateListener
 from raft.driver.peers import DialSettings
@@ -127,6 +128,9 @@ class Node:
             config.node_service(self) if config.node_service is not None else None
         )
         self._service.serve_also(SnapshotAdmin(self).handlers, large=False)
+        lost_records = LostRecords(self)
+        self._service.serve_also(lost_records.handlers, large=False)
+        self.health.watches.append(lost_records.degradations)
         if self._node_service is not None:
             self._service.serve_also(self._node_service.handlers, large=True)
         self._metrics: MetricsServer | None = None

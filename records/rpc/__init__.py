@@ -6,8 +6,8 @@ upstream has given that number to something else.
 
 from typing import Final, NamedTuple
 
-from records.rpc import batch_coordinator as coordinator
 from records.rpc import (
+    backup,
     brokers,
     chunks,
     cluster,
@@ -31,6 +31,7 @@ from records.rpc import (
     transaction_markers,
     transactions,
 )
+from records.rpc import batch_coordinator as coordinator
 from records.rpc.base import CoordinatorRequest, Request, Response
 
 
@@ -60,6 +61,7 @@ __all__ = [
     "Api",
     "Request",
     "Response",
+    "backup",
     "brokers",
     "chunks",
     "cluster",

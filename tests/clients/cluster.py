@@ -135,6 +135,7 @@ class EskerCluster:
         }
         text = "".join(f"{key}={value}\n" for key, value in lines.items())
         self.properties(node).write_text(text)
+        self.properties(node).chmod(0o600)  # settings may have secrets
 
     def format(self, node: int, *options: str) -> None:
         """`esker storage format`."""

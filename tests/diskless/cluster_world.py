@@ -576,6 +576,10 @@ class WorldCluster(LatestImage):
         """See Cluster."""
         return Offset(self._image.offset - 1)
 
+    async def report_lost_records(self, topic: str, partition: int, end: int, epoch: int) -> None:
+        """See Cluster."""
+        raise AssertionError(f"{topic}-{partition} lost records below {end}, epoch {epoch}")
+
     # --- told ---------------------------------------------------------------------------------
 
     def _on_image(self, image: MetadataImage) -> None:

@@ -181,6 +181,7 @@ REALISTIC: Final[dict[int, Ask]] = {
     1145: of_transactions.describe,
     1146: of_transactions.check,
     1130: of_coordinator.write_markers,
+    1150: of_coordinator.report_lost_records,
 }
 """By api key. What is announced and is not here fails a test."""
 

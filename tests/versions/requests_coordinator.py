@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from records.rpc import batch_coordinator as coordinator
 from records.rpc import (
+    backup,
     chunks,
     descriptions,
     objects,
@@ -16,6 +16,7 @@ from records.rpc import (
     snapshots,
     transaction_markers,
 )
+from records.rpc import batch_coordinator as coordinator
 from records.rpc.base import Request
 from tests.versions.nodes import BROKER, BROKER_ID
 from tests.versions.scene import (
@@ -241,6 +242,14 @@ def describe_snapshots(_: Scene) -> tuple[Request, ...]:
         ask.Topic(topic_name=name, partitions=(0, 9)) for name in (METADATA, BENCH, "nowhere")
     )
     return ask(), ask(topics=named)
+
+
+def report_lost_records(_: Scene) -> tuple[Request, ...]:
+    return tuple(
+        backup.ReportLostRecordsRequest(topic_name=name, partition_index=0, end_offset=end, epoch=0)
+        for name in (METADATA, "__diskless-metadata", "nowhere")
+        for end in (-1, 0)
+    )
 
 
 def describe_topics(_: Scene) -> tuple[Request, ...]:

@@ -124,6 +124,7 @@ class BackupWorld:
         )
         self.bucket = Bucket(self.memory, "backup", CLUSTER_ID)
         self.is_living = True
+        self.reports: list[tuple[str, int, int, int]] = []  # of lost records, to leaders
 
     def backup_logs(self) -> list[BackupLog]:
         return [
@@ -133,10 +134,19 @@ class BackupWorld:
 
     def shipper(self, broker_id: int = 101, kind: type[Shipper] = Shipper) -> Shipper:
         loop = asyncio.get_running_loop()
+
+        async def report(topic: str, partition: int, end: int, epoch: int) -> None:
+            self.reports.append((topic, partition, end, epoch))
+
         return kind(
             self.store,
             self.backup_logs,
-            SimpleNamespace(cluster_id=CLUSTER_ID, broker_id=broker_id, image=self.image),
+            SimpleNamespace(
+                cluster_id=CLUSTER_ID,
+                broker_id=broker_id,
+                image=self.image,
+                report_lost_records=report,
+            ),
             self.settings,
             release="0.2",
             is_living=lambda: self.is_living,

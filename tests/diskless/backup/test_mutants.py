@@ -100,6 +100,15 @@ def compares_no_epochs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shipper, "_contradiction", lambda log, *words: real(Blind(log), *words))
 
 
+def tells_no_leader(patch: pytest.MonkeyPatch) -> None:
+    """The leader of a log that lost records goes on."""
+
+    async def report(_: Shipper) -> None:
+        """Send nothing."""
+
+    patch.setattr(Shipper, "_report", report)
+
+
 def begins_no_log_anew(patch: pytest.MonkeyPatch) -> None:
     """Manifests grow for ever."""
     patch.setattr(shipper, "_begins_anew", lambda log, known: known.end < log.start_offset)
@@ -170,6 +179,9 @@ CASES: Final[dict[Patch, Callable[..., None]]] = {
     ),
     compares_no_epochs: (
         test_shipper.test_another_epoch_before_the_end_of_the_backup_is_a_contradiction
+    ),
+    tells_no_leader: (
+        test_shipper.test_the_leader_of_a_log_that_lost_records_is_told_every_five_seconds
     ),
     expires_all_but_the_newest: (
         test_expiry.test_every_cut_is_kept_for_the_retention_after_a_newer_one_and_is_whole_until_then

@@ -403,6 +403,26 @@ def test_a_log_that_has_lost_backed_up_records_is_a_contradiction(chosen_id: int
     claim(work)
 
 
+def test_the_leader_of_a_log_that_lost_records_is_told_every_five_seconds() -> None:
+    async def work(world: BackupWorld) -> None:
+        world.logs[BATCHES].write(WORK, WORK)
+        await world.shipper().turn()
+        log = world.logs[BATCHES]
+        world.logs[BATCHES] = type(log)(BATCHES, log.checkpoints)
+        world.logs[BATCHES].write(WORK)
+        again = world.shipper()
+        again.start()
+        await asyncio.sleep(29)
+        assert not world.reports  # a deposed leader may have said so
+        await asyncio.sleep(21)
+        assert again.contradiction is not None
+        assert len(world.reports) in (3, 4)
+        assert set(world.reports) == {("__diskless-metadata", 0, 4, 1)}
+        await again.close()
+
+    claim(work)
+
+
 def test_a_leader_that_was_deposed_and_does_not_know_it_is_no_contradiction() -> None:
     async def work(world: BackupWorld) -> None:
         shipper = world.shipper()

@@ -26,7 +26,7 @@ from coordinator.features import has_transactions
 from coordinator.leader_client import Failure
 from coordinator.rendezvous import transaction_broker
 from diskless.cluster import Cluster
-from diskless.transactions.ending import ask_until_ended
+from diskless.transactions.ending import ask_until_ended, is_ending
 from records.kafka_errors import ErrorCode
 from records.rpc import transaction_log as rpc
 from records.rpc.base import Request
@@ -95,7 +95,12 @@ class TransactionOwner:
                         is_connected=is_connected,
                     )
 
-                return await (ask_until_ended(forward) if begins else forward())
+                if begins:
+                    return await ask_until_ended(
+                        forward,
+                        lambda: is_ending(self._cluster.transactions()[0], transactional_id),
+                    )
+                return await forward()
         finally:
             owned.waiting -= 1
 

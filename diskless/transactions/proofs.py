@@ -22,7 +22,7 @@ from uuid import UUID
 
 from coordinator.transactions.state import State
 from diskless.cluster import Cluster
-from diskless.transactions.ending import ask_until_ended
+from diskless.transactions.ending import ask_until_ended, is_ending
 from records.kafka_errors import ErrorCode
 from records.rpc import transaction_log as rpc
 
@@ -133,7 +133,13 @@ class TransactionProofs:
             self.asked += 1
             return await self._cluster.ask_transactions(question)
 
-        answer = await (ask_until_ended(ask) if adds else ask())
+        if adds:
+            answer = await ask_until_ended(
+                ask,
+                lambda: is_ending(self._cluster.transactions()[0], producer.transactional_id),
+            )
+        else:
+            answer = await ask()
         if not isinstance(answer, rpc.ProveTransactionResponse):
             return dict.fromkeys(partitions, ErrorCode.NOT_ENOUGH_REPLICAS)
         return self._take(producer, partitions, version, answer)

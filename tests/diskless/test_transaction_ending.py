@@ -18,9 +18,9 @@ ENDING = int(ErrorCode.CONCURRENT_TRANSACTIONS)
     ("codes", "asked", "waited_s"),
     [
         ([0], 1, 0.0),
-        ([ENDING, ENDING, 0], 3, 0.006),
+        ([ENDING, ENDING, 0], 3, 0.004),
         ([int(ErrorCode.PRODUCER_FENCED)], 1, 0.0),
-        ([ENDING] * 9, len(PAUSES_S) + 1, 0.1),
+        ([ENDING] * 20, len(PAUSES_S) + 1, 0.1),
     ],
 )
 def test_the_broker_asks_again_only_while_the_former_transaction_is_ending(
@@ -42,3 +42,28 @@ def test_the_broker_asks_again_only_while_the_former_transaction_is_ending(
 
     assert run(story) == pytest.approx(waited_s)
     assert count == asked
+
+
+@pytest.mark.parametrize(("looks", "waited_s"), [(0, 0.0), (1, 0.002), (3, 0.008), (99, 0.1)])
+def test_the_broker_asks_no_leader_while_its_replica_shows_the_transaction_ending(
+    looks: int, waited_s: float
+) -> None:
+    left, count = looks, 0
+
+    def shows_ending() -> bool:
+        nonlocal left
+        left -= 1
+        return left >= 0
+
+    async def ask() -> AddTransactionPartitionsResponse:
+        nonlocal count
+        count += 1
+        return AddTransactionPartitionsResponse(error_code=0, transaction_number=1)
+
+    async def story() -> float:
+        began = asyncio.get_running_loop().time()
+        await ask_until_ended(ask, shows_ending)
+        return asyncio.get_running_loop().time() - began
+
+    assert run(story) == pytest.approx(waited_s)
+    assert count == 1

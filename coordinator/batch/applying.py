@@ -39,7 +39,7 @@ from coordinator.batch.state import (
     log_ids_of,
     released_mark,
 )
-from coordinator.batch.transactions import Transactional, ended, opened, without_producer
+from coordinator.batch.transactions import Transactional, ended, opened, without_transaction
 from records.diskless import (
     ControllerEpochRecord,
     DeleteFenceRecord,
@@ -336,14 +336,15 @@ def _markers(tables: Tables, record: TransactionMarkersRecord) -> None:
         if epoch > known_epoch:
             known_epoch, kept = epoch, ()
         if row is not None and row.open_number == number:
-            _close_transaction(tables, log_id, producer_id)
+            _close_transaction(tables, log_id, row.first_offset, producer_id)
         after = ended(row, number, coordinator_epoch)
         tables.producers[log_id, producer_id] = (known_epoch, record.written_at_ms, kept, after)
 
 
-def _close_transaction(tables: Tables, log_id: LogId, producer_id: int) -> None:
+def _close_transaction(tables: Tables, log_id: LogId, first_offset: int, producer_id: int) -> None:
     """Remove a producer's transaction from a partition's open transactions."""
-    left = without_producer(tables.open_transactions.get(log_id) or (), producer_id)
+    before = tables.open_transactions.get(log_id) or ()
+    left = without_transaction(before, first_offset, producer_id)
     if left:
         tables.open_transactions[log_id] = left
     else:
@@ -385,7 +386,9 @@ def _producers_expired(tables: Tables, record: ProducersExpiredRecord) -> None:
     for key in zip(record.log_ids, record.producer_ids, strict=True):
         gone = tables.producers.pop(key, None)
         if gone is not None and gone[3] is not None and gone[3].is_open:
-            _close_transaction(tables, *key)  # its topic is deleted
+            log_id, producer_id = key
+            # The topic is deleted.
+            _close_transaction(tables, log_id, gone[3].first_offset, producer_id)
     if record.largest_expired_id != UNKNOWN_ID:
         counters = tables.counters
         before = counters.largest_expired_id

@@ -8,6 +8,7 @@ Source: docs/design/transactions-batches.md.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -91,9 +92,20 @@ def ended(row: Transactional | None, number: int, coordinator_epoch: int) -> Tra
     return Transactional(open_number, first_offset, max(ended_number, number), coordinator_epoch)
 
 
-def without_producer(transactions: OpenTransactions, producer_id: int) -> OpenTransactions:
-    """Return a partition's open transactions without the transaction of one producer."""
-    return tuple(one for one in transactions if one[1] != producer_id)
+def without_transaction(
+    transactions: OpenTransactions, first_offset: int, producer_id: int
+) -> OpenTransactions:
+    """Return a partition's open transactions without one, which need not be among them.
+
+    >>> without_transaction(((4, 1), (6, 2), (9, 1)), 6, 2)
+    ((4, 1), (9, 1))
+    >>> without_transaction(((4, 1),), -1, 2)
+    ((4, 1),)
+    """
+    at = bisect_left(transactions, (first_offset, producer_id))
+    if transactions[at : at + 1] != ((first_offset, producer_id),):
+        return transactions
+    return transactions[:at] + transactions[at + 1 :]
 
 
 def last_stable_offset(log: tuple[int, int], transactions: OpenTransactions | None) -> int:

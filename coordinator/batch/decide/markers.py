@@ -23,7 +23,7 @@ from coordinator.batch.transactions import (
     OpenTransactions,
     Transactional,
     last_stable_offset,
-    without_producer,
+    without_transaction,
 )
 from coordinator.features import may_write_format
 from records.diskless import TransactionMarkersRecord
@@ -156,7 +156,9 @@ class _Writer:
             self._open[log_id] = self._tables.open_transactions.get(log_id) or ()
         if ends:
             log = self._logs[log_id] = (log[0], offset + 1)
-            self._open[log_id] = without_producer(self._open[log_id], marker.producer_id)
+            self._open[log_id] = without_transaction(
+                self._open[log_id], first_offset, marker.producer_id
+            )
         stable = last_stable_offset(log, self._open[log_id])
         row = (*marker[:2], offset, *marker[2:], first_offset, stable)
         self._rows.append(_Row._make(row))

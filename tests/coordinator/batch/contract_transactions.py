@@ -245,6 +245,25 @@ class TransactionStories(Told):
 
         self.tell(story)
 
+    def test_an_open_transaction_whose_records_are_deleted_holds_back_later_records(self) -> None:
+        async def story(world: World) -> None:
+            broker = await begin(world)
+            await send(broker, of(7, records=2), batch(at=100), numbers=(1,))
+            assert await stable(world) == 0
+            await delete_records(world, 1)  # inside of the transaction's only batch
+            assert await stable(world) == 1
+            await delete_records(world, 2)
+            assert await stable(world) == 2
+            await world.restart()
+            assert await stable(world) == 2
+            assert (await look(world, 2)).batches == ()
+            await world.checkpoint()
+            assert await codes(world, marker(1, ABORT)) == [0]
+            assert await stable(world) == 4
+            assert entries(await look(world, 2)) == [(7, 0)]  # up to its marker, at 3
+
+        self.tell(story)
+
     def test_a_repeated_transaction_marker_writes_no_record_and_succeeds(self) -> None:
         async def story(world: World) -> None:
             broker = await begin(world)

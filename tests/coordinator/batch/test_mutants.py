@@ -254,6 +254,12 @@ KILLERS: Final[dict[str, Killer]] = {
     "the_aborted_list_is_dropped_with_the_marker": contract(
         "find_batches_returns_an_aborted_transaction_whose_records_are_in_the_response"
     ),
+    "the_last_stable_offset_ignores_the_log_start": contract(
+        "an_open_transaction_whose_records_are_deleted_holds_back_later_records"
+    ),
+    "the_log_start_ends_open_transactions": contract(
+        "an_open_transaction_whose_records_are_deleted_holds_back_later_records"
+    ),
     "aborted_entries_go_with_their_first_offset": contract(
         "find_batches_returns_an_aborted_transaction_whose_records_are_in_the_response"
     ),

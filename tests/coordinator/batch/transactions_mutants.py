@@ -14,7 +14,7 @@ from coordinator.batch import applying, memory, reads, runs
 from coordinator.batch.decide import commit, markers, rewriting
 from coordinator.batch.decide.commit import _Commit
 from coordinator.batch.transactions import Transactional
-from records.diskless import TransactionMarkersRecord
+from records.diskless import LogStartOffsetsRecord, TransactionMarkersRecord
 from records.kafka_errors import ErrorCode
 
 TABLE: Final[dict[Any, Any]] = applying._APPLY  # type: ignore[assignment]
@@ -192,6 +192,36 @@ def the_last_stable_offset_is_the_high_watermark() -> Iterator[None]:
     with ExitStack() as stack:
         for module in (reads, rewriting):
             stack.enter_context(patch.object(module, "last_stable_offset", lambda log, _: log[1]))
+        yield
+
+
+@mutant
+def the_last_stable_offset_ignores_the_log_start() -> Iterator[None]:
+    """An open transaction names its first offset though that is deleted."""
+
+    def first_open(log: Any, transactions: Any) -> int:
+        return int(transactions[0][0] if transactions else log[1])
+
+    with ExitStack() as stack:
+        for module in (reads, rewriting, markers):
+            stack.enter_context(patch.object(module, "last_stable_offset", first_open))
+        yield
+
+
+@mutant
+def the_log_start_ends_open_transactions() -> Iterator[None]:
+    """A transaction whose first record is deleted holds nothing back."""
+    move = TABLE[LogStartOffsetsRecord]
+
+    def forgetting(tables: Any, record: Any) -> None:
+        move(tables, record)
+        for topic_id, index in zip(record.topic_indexes, record.partitions, strict=True):
+            log_id = applying.log_id_of(tables, record.topic_ids[topic_id], index)
+            log_start, _ = tables.logs.get(log_id)
+            found = tables.open_transactions.get(log_id) or ()
+            tables.open_transactions[log_id] = tuple(one for one in found if one[0] >= log_start)
+
+    with patch.dict(TABLE, {LogStartOffsetsRecord: forgetting}):
         yield
 
 

@@ -67,11 +67,16 @@ class Broker:
         }
 
     async def end(
-        self, *, committed: bool = True, version: int = 1, caller: Caller | None = None
+        self,
+        *,
+        committed: bool = True,
+        version: int = 1,
+        caller: Caller | None = None,
+        name: str = ID,
     ) -> int:
         """End the transaction; return the error."""
         request = rpc.EndTxnRequest(
-            transactional_id=ID,
+            transactional_id=name,
             producer_id=self.producer[0],
             producer_epoch=self.producer[1],
             committed=committed,
@@ -245,7 +250,8 @@ def test_add_partitions_is_all_or_nothing() -> None:
 def test_a_broker_refuses_to_add_more_partitions_than_a_transaction_may_have() -> None:
     async def told(broker: Broker) -> None:
         await broker.init()
-        answer = await broker.add(("t", 0), *(("absent", index) for index in range(10_000)))
+        answer = await broker.add(("t", 0), *(("absent", index) for index in range(100_000)))
+        assert len(answer) == 100_001
         assert set(answer.values()) == {E.POLICY_VIOLATION}
         assert broker.world.transaction_machine.image.ids[ID].state is State.EMPTY
 
@@ -276,6 +282,8 @@ def test_a_broker_refuses_impossible_producers_and_writes_nothing() -> None:
         assert await broker.init(name="") == E.INVALID_REQUEST
         assert await broker.init(name="n" * 32_000) == E.INVALID_REQUEST
         assert await broker.end() == E.INVALID_PRODUCER_ID_MAPPING
+        assert await broker.end(name="") == E.INVALID_REQUEST
+        assert await broker.end(name="n" * 32_000) == E.INVALID_REQUEST
         assert not broker.world.transaction_machine.image.ids
 
     story(told)

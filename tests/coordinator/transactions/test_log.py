@@ -161,6 +161,33 @@ def test_the_transaction_log_creates_transactional_ids_only_on_request_and_up_to
     assert world.acquire(name="z" * 1025).error_code == ErrorCode.INVALID_REQUEST
 
 
+@pytest.mark.parametrize("count", [700, pytest.param(100_000, marks=pytest.mark.soak)])
+def test_transactional_ids_that_never_come_back_are_bounded_and_expire(count: int) -> None:
+    world = World(TransactionSettings(max_ids=count))
+    for number in range(count):
+        name = f"id-{number}"
+        owner = world.acquire(name=name).ownership_epoch
+        started = world.ask(
+            rpc.InitTransactionalIdRequest(
+                transactional_id=name, ownership_epoch=owner, spare_producer_id=number,
+                timeout_ms=TIMEOUT_MS,
+            )
+        )  # fmt: skip
+        assert started.error_code == 0
+    end_offset = world.log.end_offset
+    assert world.acquire(name="one more").error_code == ErrorCode.POLICY_VIOLATION
+    assert world.log.end_offset == end_offset
+    assert len(world.image.ids) == count
+    world.pass_ms(TransactionSettings().id_expiration_ms)
+    removed: list[int] = []
+    world.transactions.remove_expired(removed.append)
+    world.run()
+    assert removed == [count]
+    assert world.image.record_count == 1  # a checkpoint has no trace of them
+    assert not world.image.by_producer
+    assert world.acquire(name="one more").error_code == 0
+
+
 def test_the_transaction_log_aborts_a_transaction_under_the_next_epoch_after_its_timeout() -> None:
     world = World()
     owner = world.begin(TOPIC)

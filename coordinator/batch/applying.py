@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
-from uuid import UUID
 
 from coordinator.batch.id_ranges import added, appended, numbers, without
 from coordinator.batch.runs import ranges_of
@@ -314,11 +313,31 @@ def _append_batches(
     return log_starts
 
 
+def log_ids_of_markers(tables: Tables, record: TransactionMarkersRecord) -> list[LogId]:
+    """Return the log id of each marker of a committed record."""
+    topics = [tables.topics.get(topic_id) for topic_id in record.topic_ids]
+    assert None not in topics, f"no such topic: {record}"
+    log_ids = [topic.log_ids for topic in topics if topic is not None]
+    return [
+        log_ids[index][partition]
+        for index, partition in zip(record.topic_indexes, record.partitions, strict=True)
+    ]
+
+
 def _markers(tables: Tables, record: TransactionMarkersRecord) -> None:
-    """End transactions by their markers, which take offsets and change producer states."""
-    for index, partition, offset, producer_id, epoch, number, coordinator_epoch in zip(
-        record.topic_indexes,
-        record.partitions,
+    apply_markers(tables, record, log_ids_of_markers(tables, record))
+
+
+def apply_markers(
+    tables: Tables, record: TransactionMarkersRecord, log_ids: Sequence[LogId]
+) -> None:
+    """End transactions by their markers, which take offsets and change producer states.
+
+    Args:  log_ids: of the markers (`log_ids_of_markers`).
+    """
+    logs, producers, now_ms = tables.logs, tables.producers, record.written_at_ms
+    for log_id, offset, producer_id, epoch, number, coordinator_epoch in zip(
+        log_ids,
         record.offsets,
         record.producer_ids,
         record.producer_epochs,
@@ -326,19 +345,17 @@ def _markers(tables: Tables, record: TransactionMarkersRecord) -> None:
         record.coordinator_epochs,
         strict=True,
     ):
-        log_id = log_id_of(tables, record.topic_ids[index], partition)
-        log_start, end = tables.logs.get(log_id) or (0, -1)
         if offset >= 0:
+            log_start, end = logs.get(log_id) or (0, -1)
             assert offset == end, f"a marker at {offset}, at end {end} of {log_id}: {record}"
-            tables.logs[log_id] = (log_start, offset + 1)
-        before = tables.producers.get((log_id, producer_id))
-        known_epoch, _, kept, row = before or (epoch, 0, (), None)
+            logs[log_id] = (log_start, offset + 1)
+        key = (log_id, producer_id)
+        known_epoch, _, kept, row = producers.get(key) or (epoch, 0, (), None)
         if epoch > known_epoch:
             known_epoch, kept = epoch, ()
         if row is not None and row.open_number == number:
             _close_transaction(tables, log_id, row.first_offset, producer_id)
-        after = ended(row, number, coordinator_epoch)
-        tables.producers[log_id, producer_id] = (known_epoch, record.written_at_ms, kept, after)
+        producers[key] = (known_epoch, now_ms, kept, ended(row, number, coordinator_epoch))
 
 
 def _close_transaction(tables: Tables, log_id: LogId, first_offset: int, producer_id: int) -> None:
@@ -349,13 +366,6 @@ def _close_transaction(tables: Tables, log_id: LogId, first_offset: int, produce
         tables.open_transactions[log_id] = left
     else:
         tables.open_transactions.pop(log_id, None)
-
-
-def log_id_of(tables: Tables, topic_id: UUID, partition: int) -> LogId:
-    """Return the log id of a partition that a committed record names."""
-    topic = tables.topics.get(topic_id)
-    assert topic is not None, f"no such topic: {topic_id}"
-    return topic.log_ids[partition]
 
 
 def _keep_newest_answers(tables: Tables, broker_id: int, epoch: int, object_id: int) -> None:

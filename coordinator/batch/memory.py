@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from coordinator.batch import decide
-from coordinator.batch.applying import apply_record, ended_objects, log_id_of
+from coordinator.batch.applying import apply_record, ended_objects, log_ids_of_markers
 from coordinator.batch.calls import LeaderLookup, Lookup, Report, Write, call_of
 from coordinator.batch.checkpoint import checkpoint_values, load_record
 from coordinator.batch.cluster_view import ClusterView, Enforcer
@@ -170,14 +170,11 @@ class InMemoryState:
         )
 
     def _add_markers(self, record: TransactionMarkersRecord) -> None:
-        def log_id_at(index: int) -> LogId:
-            topic_id = record.topic_ids[record.topic_indexes[index]]
-            return log_id_of(self, topic_id, record.partitions[index])
-
+        log_ids = log_ids_of_markers(self, record)
         for index, run in marker_runs(record):
-            self.runs.setdefault(log_id_at(index), []).append(run)
+            self.runs.setdefault(log_ids[index], []).append(run)
         for index, entry in aborted_of(record):
-            log_id = log_id_at(index)
+            log_id = log_ids[index]
             self.aborted.setdefault(log_id, []).append(entry)
             self._end_aborted(log_id)
 

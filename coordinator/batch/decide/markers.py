@@ -10,7 +10,7 @@ ProducerStateManager, which goes by epochs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from coordinator.batch.decide.base import Context, Decision
@@ -19,6 +19,7 @@ from coordinator.batch.transactions import (
     ABORTED,
     COMMITTED,
     NEEDS_LEVEL,
+    NONE_OPEN,
     TRANSACTIONS_LEVEL,
     OpenTransactions,
     Transactional,
@@ -42,20 +43,11 @@ _LAST_OFFSET: Final = 2**63 - 2
 Answered = Decision[WriteTransactionMarkersResponse]
 
 
-class _Row(NamedTuple):
-    """A marker that changes the state, as TransactionMarkersRecord has it."""
+_Row = tuple[int, int, int, int, int, int, int, int, int, int]
+"""A marker that changes the state: an index into the request's topics, then `_COLUMNS`."""
 
-    topic_index: int
-    partition: int
-    offset: int
-    producer_id: int
-    producer_epoch: int
-    transaction_number: int
-    outcome: int
-    coordinator_epoch: int
-    first_offset: int
-    last_stable_offset: int
-
+_OUTCOMES: Final = frozenset({ABORTED, COMMITTED})
+_NEVER: Final = Transactional()
 
 _COLUMNS: Final = (
     "partitions",
@@ -82,7 +74,7 @@ def decide_markers(
     if len(set(request.topic_ids)) != len(request.topic_ids):
         return _refuse(ErrorCode.INVALID_REQUEST, "a topic is named twice")
     writer = _Writer(tables, request.topic_ids)
-    codes = tuple(int(writer.judge(marker)) for marker in request.markers)
+    codes = tuple(map(int, map(writer.judge, request.markers)))
     response = WriteTransactionMarkersResponse(marker_error_codes=codes)
     return Decision(writer.records(context.now_ms), response)
 
@@ -97,6 +89,7 @@ class _Writer:
     def __init__(self, tables: Tables, topic_ids: Sequence[UUID]) -> None:
         self._tables = tables
         self._topic_ids = topic_ids
+        self._topics = [tables.topics.get(topic_id) for topic_id in topic_ids]
         self._logs: dict[LogId, Log] = {}  # as this request's markers change them
         self._open: dict[LogId, OpenTransactions] = {}
         self._seen: set[tuple[LogId, int]] = set()
@@ -104,41 +97,40 @@ class _Writer:
 
     def judge(self, marker: TransactionMarker) -> ErrorCode:
         """Collect the marker if it changes the state, and return the response code for it."""
-        log_id = self._find(marker)
+        topic_index, partition, producer_id, epoch, number, outcome, _ = marker
+        log_id = self._find(topic_index, partition)
         if isinstance(log_id, ErrorCode):
             return log_id
-        key, number = (log_id, marker.producer_id), marker.transaction_number
-        is_sound = min(marker.producer_id, marker.producer_epoch, number) >= 0
-        is_sound = is_sound and marker.outcome in (ABORTED, COMMITTED)
+        key = (log_id, producer_id)
+        is_sound = producer_id >= 0 <= epoch and number >= 0 and outcome in _OUTCOMES
         if not is_sound or key in self._seen:
             return ErrorCode.INVALID_REQUEST
         self._seen.add(key)
         producer = self._tables.producers.get(key)
-        row = (None if producer is None else producer[3]) or Transactional()
-        if row.open_number != number and (number <= row.ended_number or number < row.open_number):
+        open_number, first_offset, ended_number, _ = (producer and producer[3]) or _NEVER
+        if open_number != number and (number <= ended_number or number < open_number):
             return ErrorCode.NONE  # a repetition, or the open transaction is newer
         log = self._logs.get(log_id) or self._tables.logs.get(log_id)
         assert log is not None, f"no log {log_id}"
         if log[1] > _LAST_OFFSET:
             return ErrorCode.OFFSET_OUT_OF_RANGE
-        ends = row.open_number in (number, -1)  # else a lower number stays open
-        self._note(marker, log_id, log, row.first_offset if ends else -1, ends=ends)
+        ends = open_number in (number, NONE_OPEN)  # else a lower number stays open
+        self._note(marker, log_id, log, first_offset if ends else -1, ends=ends)
         return ErrorCode.NONE
 
-    def _find(self, marker: TransactionMarker) -> LogId | ErrorCode:
+    def _find(self, topic_index: int, partition: int) -> LogId | ErrorCode:
         """Return the log id of a marker's partition, or the error code for the sender.
 
         UNKNOWN_TOPIC_ID is said of a tombstone only: the sender gives up the marker then.
         """
-        if not 0 <= marker.topic_index < len(self._topic_ids):
+        if not 0 <= topic_index < len(self._topics):
             return ErrorCode.INVALID_REQUEST
-        topic = self._tables.topics.get(self._topic_ids[marker.topic_index])
+        topic = self._topics[topic_index]
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if topic.deleted_at_ms >= 0:
             return ErrorCode.UNKNOWN_TOPIC_ID
-        index = marker.partition_index
-        log_id = topic.log_ids[index] if 0 <= index < len(topic.log_ids) else NO_LOG
+        log_id = topic.log_ids[partition] if 0 <= partition < len(topic.log_ids) else NO_LOG
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log_id < 0 else log_id
 
     def _note(
@@ -151,23 +143,27 @@ class _Writer:
         ends: bool,
     ) -> None:
         """Add a marker's row; the marker takes an offset only if `ends` is true."""
+        topic_index, partition, producer_id, epoch, number, outcome, coordinator_epoch = marker
         offset = log[1] if ends else -1
-        if log_id not in self._open:
-            self._open[log_id] = self._tables.open_transactions.get(log_id) or ()
+        opened = self._open.get(log_id)
+        if opened is None:
+            opened = self._open[log_id] = self._tables.open_transactions.get(log_id) or ()
         if ends:
             log = self._logs[log_id] = (log[0], offset + 1)
-            self._open[log_id] = without_transaction(
-                self._open[log_id], first_offset, marker.producer_id
-            )
-        stable = last_stable_offset(log, self._open[log_id])
-        row = (*marker[:2], offset, *marker[2:], first_offset, stable)
-        self._rows.append(_Row._make(row))
+            if opened:
+                opened = without_transaction(opened, first_offset, producer_id)
+                self._open[log_id] = opened
+        stable = last_stable_offset(log, opened)
+        self._rows.append(
+            (topic_index, partition, offset, producer_id, epoch, number, outcome,
+             coordinator_epoch, first_offset, stable)
+        )  # fmt: skip
 
     def records(self, now_ms: int) -> tuple[TransactionMarkersRecord, ...]:
         """Return one record with all collected markers, or no record if there are none."""
         if not self._rows:
             return ()
-        used = sorted({row.topic_index for row in self._rows})
+        used = sorted({row[0] for row in self._rows})
         renumbered = {old: new for new, old in enumerate(used)}
         indexes, *rest = zip(*self._rows, strict=True)
         columns: dict[str, Any] = dict(zip(_COLUMNS, rest, strict=True))

@@ -22,7 +22,13 @@ from uuid import UUID
 
 import msgpack
 
-from coordinator.batch.applying import apply_commit, apply_record, ended_objects, log_id_of
+from coordinator.batch.applying import (
+    apply_commit,
+    apply_markers,
+    apply_record,
+    ended_objects,
+    log_ids_of_markers,
+)
 from coordinator.batch.runs import (
     Run,
     StoredObject,
@@ -229,7 +235,6 @@ class Store:
                 apply_record(self, record)
                 self._replace(record)
             case TransactionMarkersRecord():
-                apply_record(self, record)
                 self._add_markers(record)
             case LeaseClosedRecord() | RewriteLeaseGrantedRecord():
                 ended = ended_objects(self, record)
@@ -271,17 +276,14 @@ class Store:
         self._gathered += len(record.last_offsets)
 
     def _add_markers(self, record: TransactionMarkersRecord) -> None:
-        """Insert a record's transaction markers as runs, and the transactions that they abort."""
-
-        def log_id_at(index: int) -> LogId:
-            topic_id = record.topic_ids[record.topic_indexes[index]]
-            return log_id_of(self, topic_id, record.partitions[index])
-
-        new = [rows.run_row(log_id_at(index), run) for index, run in marker_runs(record)]
+        """Apply transaction markers; insert their runs, and the transactions that they abort."""
+        log_ids = log_ids_of_markers(self, record)
+        apply_markers(self, record, log_ids)
+        new = [rows.run_row(log_ids[index], run) for index, run in marker_runs(record)]
         self.runs.add(self.tallies, new)
         self.run_count += len(new)
         self._gathered += len(new)
-        self.add_aborted((log_id_at(index), *entry) for index, entry in aborted_of(record))
+        self.add_aborted((log_ids[index], *entry) for index, entry in aborted_of(record))
 
     def add_aborted(self, entries: Iterable[tuple[int, ...]]) -> None:
         """Insert rows of aborted transactions: a log id, then the fields of `Aborted`."""

@@ -215,8 +215,8 @@ def the_log_start_ends_open_transactions() -> Iterator[None]:
 
     def forgetting(tables: Any, record: Any) -> None:
         move(tables, record)
-        for topic_id, index in zip(record.topic_indexes, record.partitions, strict=True):
-            log_id = applying.log_id_of(tables, record.topic_ids[topic_id], index)
+        for topic_index, partition in zip(record.topic_indexes, record.partitions, strict=True):
+            log_id = tables.topics.get(record.topic_ids[topic_index]).log_ids[partition]
             log_start, _ = tables.logs.get(log_id)
             found = tables.open_transactions.get(log_id) or ()
             tables.open_transactions[log_id] = tuple(one for one in found if one[0] >= log_start)

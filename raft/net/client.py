@@ -22,6 +22,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, TypeAlias, cast
 
+from raft.net.client_authentication import SASL_KEYS, AuthenticationError, authenticate
 from raft.net.errors import (
     BadHeaderError,
     ConnectError,
@@ -32,19 +33,7 @@ from raft.net.errors import (
 from raft.net.frames import FLUSH_BYTES, Arena, Buffer, Frame, FrameReader, Payload, gather
 from raft.net.header import RequestKind, header_tail, skip_tagged_fields
 from raft.net.identity import next_connection_id, peer_name
-from raft.net.sasl import (
-    ClientExchange,
-    Credentials,
-    SaslError,
-    TokenCredentials,
-    TokenExchange,
-    client_exchange,
-)
-from raft.net.security import outgoing_security
-from raft.net.token_source import TokenUnavailableError
-from records.codec import decode_message, encode_message
-from records.errors import RecordError
-from records.rpc import security as rpc
+from raft.net.security import OutgoingSecurity, outgoing_security
 
 OnAnswer: TypeAlias = Callable[[Frame | ConnectionLostError], None]
 """Receives the response's body (see `raft.net.Frame`), or the error that prevented it."""
@@ -69,6 +58,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_calls",
         "_client_id",
         "_flush_due",
+        "_held",
         "_loop",
         "_next_correlation_id",
         "_on_close",
@@ -86,6 +76,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         "context",
         "id",
         "peer",
+        "renewal",
     )
 
     def __init__(
@@ -114,6 +105,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._next_correlation_id = 0
         self._out: list[Buffer] = []
         self._out_bytes = 0
+        self._held: tuple[list[Buffer], deque[_Call]] | None = None  # None: not held back
+        self.renewal: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._flush_due = False
         self._receiving = False
         self._write_paused = False
@@ -134,8 +127,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """Return the number of sent requests that are not answered yet."""
-        return len(self._calls)
+        """Return the number of requests that are not answered yet."""
+        return len(self._calls) + (0 if self._held is None else len(self._held[1]))
 
     @property
     def writable(self) -> bool:
@@ -165,7 +158,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._next_correlation_id = (correlation_id + 1) & MAX_CORRELATION_ID
         api_key, api_version, flexible, answer_flexible = kind
         tail = self._tails[flexible]
-        out = self._out
+        out, calls = self._out, self._calls
+        if self._held is not None and api_key not in SASL_KEYS:
+            out, calls = self._held
         if type(body) is bytes:
             size = 8 + len(tail) + len(body)
             out.append(_pack_request(size, api_key, api_version, correlation_id) + tail)
@@ -181,7 +176,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             if timeout_ms is not None:
                 deadline = self._loop.time() + timeout_ms / 1_000
                 self._watch_deadline(deadline)
-            self._calls.append((correlation_id, on_answer, deadline, answer_flexible))
+            calls.append((correlation_id, on_answer, deadline, answer_flexible))
         if not self._flush_due and not self._receiving:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -203,6 +198,27 @@ class ClientConnection(asyncio.BufferedProtocol):
 
         self.send(kind, body, on_answer, timeout_ms=timeout_ms)
         return future
+
+    def hold(self) -> None:
+        """Keep further requests back, but those of SASL: a server closes on others meanwhile."""
+        assert self._held is None, f"{self} is held already"
+        self._held = ([], deque())
+
+    def release(self) -> None:
+        """Send the requests that were kept back, in their order; no effect without `hold`."""
+        if self._held is None:
+            return
+        (out, calls), self._held = self._held, None
+        self._out += out
+        self._out_bytes = sum(map(len, self._out))
+        self._calls += calls
+        if not self._flush_due and not self._receiving:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def fail(self, reason: Reason, message: str) -> None:
+        """End the connection at once; its owner and requests in flight get the reason."""
+        self._end(ConnectionLostError(reason, f"{self}: {message}"))
 
     def close(self) -> None:
         """Close the connection after its buffers are sent; requests in flight fail immediately."""
@@ -230,7 +246,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         finally:
             self._receiving = False
         if self._reader.error is not None:
-            self._refuse(self._reader.error.reason, self._reader.error.message)
+            self.fail(self._reader.error.reason, self._reader.error.message)
         elif self._reader.wanted:
             self._reader.grant()
         if self._out:
@@ -257,26 +273,23 @@ class ClientConnection(asyncio.BufferedProtocol):
         calls = self._calls
         for frame in frames:
             if not calls or len(frame) < 4:
-                self._refuse(Reason.BAD_ANSWER, f"{len(frame)} bytes, {len(calls)} answers due")
+                self.fail(Reason.BAD_ANSWER, f"{len(frame)} bytes, {len(calls)} answers due")
                 return
             (correlation_id,) = _read_correlation(frame)
             expected, on_answer, _, flexible = calls[0]
             if correlation_id != expected:
-                self._refuse(Reason.MISMATCH, f"answer {correlation_id}, expected {expected}")
+                self.fail(Reason.MISMATCH, f"answer {correlation_id}, expected {expected}")
                 return
             body_at = 4
             if flexible:
                 try:
                     body_at = 5 if frame[4:5] == b"\x00" else skip_tagged_fields(frame, 4)
                 except BadHeaderError as error:
-                    self._refuse(Reason.BAD_ANSWER, error.message)
+                    self.fail(Reason.BAD_ANSWER, error.message)
                     return
             calls.popleft()
             self.answers += 1
             on_answer(frame[body_at:])
-
-    def _refuse(self, reason: Reason, message: str) -> None:
-        self._end(ConnectionLostError(reason, f"{self}: {message}"))
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -301,9 +314,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _on_timer(self) -> None:
         """End the connection if a request is overdue, or set the timer for the next deadline."""
         self._timer = None
-        if self.close_reason is not None or not self._calls:
+        calls = (*self._calls, *(() if self._held is None else self._held[1]))
+        if self.close_reason is not None or not calls:
             return
-        earliest = min(deadline for _, _, deadline, _ in self._calls)
+        earliest = min(deadline for _, _, deadline, _ in calls)
         if earliest <= self._loop.time():
             self._end(RequestTimeoutError(Reason.TIMEOUT, f"{self}: no answer in time"))
         elif earliest != _NEVER:
@@ -318,6 +332,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._timer = None
         if self._transport is not None and error.reason is not Reason.LOCAL:
             self._transport.abort()
+        if self.renewal is not None:
+            self.renewal.cancel()
+            self.renewal = None
+        self.release()
         self._out.clear()
         self._reader.discard()
         calls = tuple(self._calls)
@@ -337,17 +355,19 @@ async def connect(
     arena: Arena | None = None,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     on_close: Callable[[ClientConnection, ConnectionLostError], None] | None = None,
+    security: OutgoingSecurity | None = None,
 ) -> ClientConnection:
     """Open a connection to a server, trying all addresses of its name in turn.
 
     Args:    timeout_ms: in total; each address gets an equal share of the remaining time.
              arena: share one between connections of one loop; None: a new one (64 KiB).
              on_close: called once when the connection ends, before its requests are failed.
+             security: of this connection; None: that of the process.
     Raises:  ConnectError; its `reason` is REFUSED only if every address refused.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1_000
-    security = outgoing_security()
+    security = security or outgoing_security()
     tls = None if security is None or security.tls is None else security.tls.current()
     server_name = None if tls is None else host
     try:
@@ -398,65 +418,6 @@ async def connect(
         else:
             return connection
     raise failure
-
-
-class AuthenticationError(Exception):
-    """The server refuses this client's credentials, or does not prove its own identity."""
-
-
-async def authenticate(
-    connection: ClientConnection, credentials: Credentials | TokenCredentials
-) -> None:
-    """Authenticate an open connection by SASL.
-
-    Raises:  AuthenticationError; ConnectionLostError. The connection is closed.
-    """
-    try:
-        await _exchange(connection, credentials)
-    except BaseException:
-        connection.close()
-        raise
-
-
-async def _exchange(
-    connection: ClientConnection, credentials: Credentials | TokenCredentials
-) -> None:
-    mechanism = credentials.mechanism
-    request = rpc.SaslHandshakeRequest(mechanism=mechanism)
-    kind = RequestKind.of(17, 1, None)
-    try:
-        answer = decode_message(
-            rpc.SaslHandshakeResponse,
-            await connection.request(kind, encode_message(request, 1)),
-            1,
-        )
-        if answer.error_code:
-            offered = ", ".join(answer.mechanisms) or "none"
-            raise AuthenticationError(
-                f"the server does not take {mechanism}: its mechanisms are {offered}"
-            )
-        exchange: ClientExchange
-        if isinstance(credentials, Credentials):
-            who, exchange = f"user {credentials.user}", client_exchange(credentials)
-        else:
-            who, exchange = (
-                "the token",
-                TokenExchange(await asyncio.to_thread(credentials.get_token)),
-            )
-        data = exchange.step(None)
-        kind = RequestKind.of(36, 2, 2)
-        while data is not None:
-            body = encode_message(rpc.SaslAuthenticateRequest(auth_bytes=data), 2)
-            response = decode_message(
-                rpc.SaslAuthenticateResponse, await connection.request(kind, body), 2
-            )
-            if response.error_code:
-                raise AuthenticationError(f"{who} is refused: {response.error_message}")
-            data = exchange.step(bytes(response.auth_bytes))
-    except TokenUnavailableError as error:
-        raise AuthenticationError(str(error)) from None
-    except (RecordError, SaslError) as error:
-        raise AuthenticationError(f"SASL with {connection}: {error}") from None
 
 
 def reason_of(error: OSError) -> Reason:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
 
+from spark_jobs.topics.coordinates import CoordinatesError
 from tests.clients.secured import NODE, SecuredNode
+from tests.clients.steady_load import Load, read_all
 from tests.interop.conftest import kafka, kafka_release, written_by_kafka
 from tests.interop.kafka_run import ToolFailedError
 from tests.raft.net.oauth_world import AUDIENCE, FOREIGN_KEY, ISSUER, token, write_jwks
@@ -19,14 +22,23 @@ pytestmark = pytest.mark.slow
 
 MECHANISM = "OAUTHBEARER"
 SKEW_S = 2
-FIRST_TOKEN_S = 20
+NODE_TOKEN_S = 20  # of tokens in a node's file, which is renewed each second
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
     home = tmp_path_factory.mktemp("oauth")
     own = home / "node-token"  # with this one the node connects to its own controller
-    own.write_text(token(sub=NODE, exp=int(time.time()) + FIRST_TOKEN_S))
+    ends = threading.Event()
+
+    def renew() -> None:
+        while not ends.wait(1):
+            new = own.with_suffix(".new")
+            new.write_text(token(sub=NODE, exp=int(time.time()) + NODE_TOKEN_S))
+            new.replace(own)
+
+    renewing = threading.Thread(target=renew, daemon=True)
+    renewing.start()
     more = (
         f"sasl.oauthbearer.jwks.endpoint.url={write_jwks(home / 'jwks.json')}\n"
         f"sasl.oauthbearer.expected.audience={AUDIENCE}\n"
@@ -36,10 +48,13 @@ def node(tmp_path_factory):
         "super.users=User:alice;User:node-1\n"
     )
     with SecuredNode(home, ("PLAIN", MECHANISM), more, token_file=own) as started:
-        own.write_text(token(sub=NODE))
         made = started.run("topics", "create", "t", config=started.command_config("SASL_SSL"))
         assert made.returncode == 0, made.stderr
-        yield started
+        try:
+            yield started
+        finally:
+            ends.set()
+            renewing.join()
 
 
 def librdkafka_config(node, new_token):
@@ -194,13 +209,46 @@ def test_a_command_authenticates_with_the_token_in_a_file(node):
     assert f"no token from {file.as_uri()}" in node.run("topics", "list", config=config).stderr
 
 
-def test_a_node_connects_anew_with_a_new_token_when_its_first_one_has_expired(node):
-    """The producer's test before it takes most of the first token's lifetime."""
-    ended = f"the session of User:{NODE} is over"
-    wait_until(lambda: ended in node.output.read_text(), "the first session ends")
+def test_a_node_goes_on_under_load_with_new_tokens_after_the_end_of_others(node):
+    settings = librdkafka_config(node, lambda _: (token(), time.time() + 600))
     config = node.command_config("SASL_SSL")
-    made = node.run("topics", "create", "later", config=config)
-    assert made.returncode == 0, made.stderr
+    assert node.run("topics", "create", "later", config=config).returncode == 0
+    end = time.monotonic() + NODE_TOKEN_S + SKEW_S
+    with Load("later", settings) as load:
+        wait_until(lambda: time.monotonic() > end, "all tokens of the beginning have expired")
+        load.wait_for_more("with new tokens")
+    assert not load.failed
+    assert read_all("later", settings, len(load.acknowledged)) == load.acknowledged
+
+
+def test_esker_records_reads_with_tokens(node):
+    from esker.settings.properties import read_properties
+    from tests.spark_jobs.topics_world import read_rows
+
+    config = node.command_config("SASL_SSL")
+    assert node.run("topics", "create", "spark", config=config).returncode == 0
+    with Load("spark", librdkafka_config(node, lambda _: (token(), time.time() + 600))) as load:
+        load.wait_for_more("for Spark", 10)
+    file = node.home / "spark-token"
+    config = node.home / "spark.properties"
+    config.write_text(
+        "security.protocol=SASL_SSL\n"
+        f"ssl.truststore.location={node.ca_file}\n"
+        f"sasl.mechanism={MECHANISM}\n"
+        f"sasl.oauthbearer.token.endpoint.url={file.as_uri()}\n"
+    )
+    options = {f"kafka.{name}": value for name, value in read_properties(config).items()} | {
+        "kafka.bootstrap.servers": node.address("SASL_SSL"),
+        "store": str(node.home / "objects"),
+        "subscribe": "spark",
+        "includeHeaders": "true",
+    }
+    file.write_text(token())
+    values = [int(row[6]) for row in read_rows(options)]
+    assert sorted(values) == load.acknowledged
+    file.write_text(token(FOREIGN_KEY))
+    with pytest.raises(CoordinatesError, match=r"not authenticated: .*the token is refused"):
+        read_rows(options)
 
 
 @pytest.mark.soak

@@ -153,13 +153,14 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
                 default=None,
             ),
         ]
+    kind_ = inspect.Parameter.KEYWORD_ONLY
     takes_profile = "bootstrap_server" in hints
     if takes_profile:
-        kind_ = inspect.Parameter.KEYWORD_ONLY
-        parameters += [
-            inspect.Parameter(PROFILE, kind_, default=None, annotation=Profile),
-            inspect.Parameter(COMMAND_CONFIG, kind_, default=None, annotation=CommandConfig),
-        ]
+        parameters.append(inspect.Parameter(PROFILE, kind_, default=None, annotation=Profile))
+    if takes_profile or "bootstrap_controller" in hints:
+        parameters.append(
+            inspect.Parameter(COMMAND_CONFIG, kind_, default=None, annotation=CommandConfig)
+        )
 
     def command(**values: Any) -> None:
         with secured(values.pop(COMMAND_CONFIG, None)):

@@ -8,6 +8,7 @@ Source: Apache Kafka 4.3, Configuration of clients; docs/design/security.md#tran
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -87,7 +88,17 @@ def security_of(properties: Mapping[str, str]) -> OutgoingSecurity | None:
         unused = [key for key in (HANDLER, *OAUTH) if key in properties]
     if unused:
         raise TlsSettingError(unused[0], f"has no effect without {MECHANISM}={OAUTHBEARER}")
-    return None if tls is None and sasl is None else OutgoingSecurity(tls=tls, sasl=sasl)
+    if tls is None and sasl is None:
+        return None
+    return OutgoingSecurity(tls=tls, sasl=sasl, properties=_without_directory(properties))
+
+
+def _without_directory(properties: Mapping[str, str]) -> dict[str, str]:
+    """Make paths of files absolute: another process has another working directory."""
+    return {
+        key: str(Path(text).absolute()) if key.endswith("store.location") else text
+        for key, text in properties.items()
+    }
 
 
 def _credentials(properties: Mapping[str, str]) -> Credentials | TokenCredentials:

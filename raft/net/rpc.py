@@ -24,6 +24,7 @@ from raft.net.client import ClientConnection, connect
 from raft.net.errors import NetError, Reason
 from raft.net.frames import Frame
 from raft.net.header import API_VERSIONS_KEY, RequestKind
+from raft.net.security import OutgoingSecurity
 from records.codec import decode_message, encode_parts
 from records.errors import RecordError
 from records.kafka_errors import ErrorCode
@@ -130,13 +131,21 @@ class Rpc:
 
 
 async def open_rpc(
-    host: str, port: int, *, client_id: str = SOFTWARE_NAME, timeout_ms: int = 5_000
+    host: str,
+    port: int,
+    *,
+    client_id: str = SOFTWARE_NAME,
+    timeout_ms: int = 5_000,
+    security: OutgoingSecurity | None = None,
 ) -> Rpc:
     """Connect to a server and request its api versions.
 
+    Args:    security: of this connection; None: that of the process.
     Raises:  ConnectError; ConnectionLostError; NetError if the listener is no Kafka server.
     """
-    connection = await connect(host, port, client_id=client_id, timeout_ms=timeout_ms)
+    connection = await connect(
+        host, port, client_id=client_id, timeout_ms=timeout_ms, security=security
+    )
     rpc = Rpc(connection, timeout_ms)
     try:
         await rpc.learn_versions()

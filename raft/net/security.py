@@ -14,9 +14,9 @@ Source: docs/design/security.md#transport.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from raft.net.certificates import TlsContexts
@@ -45,6 +45,8 @@ class OutgoingSecurity:
 
     tls: TlsContexts | None = None
     sasl: Credentials | TokenCredentials | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The client properties that it was made of, for connections of other processes."""
 
 
 _of_process: list[OutgoingSecurity | None] = [None]

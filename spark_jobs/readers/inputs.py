@@ -17,7 +17,8 @@ Fetch (diverging epoch).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,12 @@ class Inputs:
     archive: str | None = None  # DIR or s3://BUCKET/PREFIX
     timeout_ms: int = 10_000
     store: StoreOptions = AMAZON  # how the archive's bucket is reached
+    security: Mapping[str, str] | None = field(default=None, repr=False)
+    """Client properties of TLS and SASL of connections to controllers; None: the process's."""
+
+    def open_quorum(self) -> QuorumLogs:
+        """Connect to the controllers. Raises LogsError."""
+        return QuorumLogs(self.controllers, timeout_ms=self.timeout_ms, security=self.security)
 
 
 def open_logs(inputs: Inputs) -> Logs:
@@ -63,10 +70,10 @@ def open_logs(inputs: Inputs) -> Logs:
     if inputs.log_dir is None:
         if not inputs.controllers:
             raise LogsError("name the source of the logs: a log directory, a quorum, or an archive")
-        return QuorumLogs(inputs.controllers, timeout_ms=inputs.timeout_ms)
+        return inputs.open_quorum()
     if not inputs.controllers:
         return ReplicaLogs(inputs.log_dir)
-    quorum = QuorumLogs(inputs.controllers, timeout_ms=inputs.timeout_ms)
+    quorum = inputs.open_quorum()
     alone = ReplicaLogs(inputs.log_dir)
     if alone.cluster_id != quorum.cluster_id:
         raise LogsError(

@@ -20,11 +20,12 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from raft.interfaces import SnapshotChunk
 from raft.net import NetError, Reason, loop_factory
+from raft.net.client_properties import security_of
 from raft.net.rpc import Rpc, open_rpc
 from records.compression import Buffer
 from records.kafka_errors import ErrorCode, error_name
@@ -72,6 +73,8 @@ class Quorum:
     cluster_id: str  # empty: not known yet
     replica_id: int  # an observer's own, and no voter's
     timeout_ms: int = 30_000
+    security: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Client properties of TLS and SASL; none: the security of the process."""
 
 
 class Described(NamedTuple):
@@ -224,6 +227,7 @@ class _Leader:
         self._quorum = quorum
         self._topic = topic
         self._partition = partition
+        self._security = security_of(dict(quorum.security)) if quorum.security else None
         self._known = list(quorum.addresses)
         self._rpc: Rpc | None = None
         self._epoch = -1
@@ -287,7 +291,7 @@ class _Leader:
                 continue
             tried.add(address)
             try:
-                rpc = await open_rpc(*address, timeout_ms=self._attempt_ms)
+                rpc = await open_rpc(*address, timeout_ms=self._attempt_ms, security=self._security)
                 try:
                     if await self._leads(rpc):
                         self._know_first(address)

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
+from raft.net.security import outgoing_security
 from records.batch import Batch, iter_batches
 from records.compression import Buffer
 from records.errors import CorruptBatchError
@@ -218,14 +219,26 @@ class QuorumLog:
 class QuorumLogs:
     """The logs of a running quorum."""
 
-    def __init__(self, addresses: Sequence[Address], *, timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        *,
+        timeout_ms: int = 30_000,
+        security: Mapping[str, str] | None = None,
+    ) -> None:
         """Connect to a quorum, and read its cluster id and the names of its logs.
 
         Args:    addresses: controllers to begin with; any of them will do.
                  timeout_ms: how long an answer is waited for, elections included.
+                 security: client properties of TLS and SASL; None: those of this process. They
+                     go with the logs to the processes that read them.
         Raises:  LogsError if none answers, or what answers is no quorum.
         """
-        quorum = Quorum(tuple(addresses), "", _replica_id(), timeout_ms)
+        if security is None:
+            own = outgoing_security()
+            security = {} if own is None else own.properties
+        shipped = tuple(security.items())
+        quorum = Quorum(tuple(addresses), "", _replica_id(), timeout_ms, shipped)
         with QuorumLink(quorum, CLUSTER_METADATA) as link:
             self.cluster_id = checked_cluster_id(link.cluster_id(), "the quorum")
             self._all = link.names()

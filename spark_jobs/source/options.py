@@ -16,7 +16,7 @@ from spark_jobs.readers.log_files import SPLIT_BYTES
 from spark_jobs.readers.logs import Logs, LogsError
 from spark_jobs.readers.object_store import StoreOptions
 from spark_jobs.readers.spans import TASK_BYTES
-from spark_jobs.source.option_error import OptionError
+from spark_jobs.source.option_error import OptionError, check_security
 from spark_jobs.tables.schemas import RECORD
 from spark_jobs.tables.views import (
     CONSUMER_OFFSETS,
@@ -51,6 +51,9 @@ OPTIONS: Final[Mapping[str, str]] = {
     "startingOffsets": "start of a stream: earliest (default), latest, checkpoint or an offset",
     "maxOffsetsPerTrigger": "log offsets in one batch of a stream; default: all available",
 }
+
+KAFKA: Final = "kafka."
+"""Begins the options that are Kafka's client properties of TLS and SASL, for controllers."""
 
 
 OTHER_LOGS: Final = (f"{CONSUMER_OFFSETS}0", f"{TRANSACTION_STATE}0")
@@ -111,8 +114,11 @@ def parse_options(options: Mapping[str, str]) -> Options:
     Raises:  OptionError; TableError for an unknown table.
     """
     known = {name.lower(): name for name in OPTIONS}
-    given = {}
+    given, security = {}, {}
     for name, text in options.items():
+        if name.lower().startswith(KAFKA):
+            security[name.lower().removeprefix(KAFKA)] = text
+            continue
         if name.lower() not in known:
             raise OptionError(f"{name}: no such option; there are: {', '.join(OPTIONS)}")
         given[known[name.lower()]] = text
@@ -123,7 +129,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         if column not in names:
             raise OptionError(f"columns: {table} has no {column}; it has: {', '.join(names)}")
     return Options(
-        inputs=_inputs(given),
+        inputs=_inputs(given, security),
         table=table,
         columns=columns or tuple(names),
         logs=_words(given.get("log", "")),
@@ -139,7 +145,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
     )
 
 
-def _inputs(given: Mapping[str, str]) -> Inputs:
+def _inputs(given: Mapping[str, str], security: Mapping[str, str]) -> Inputs:
     """Parse the options that name the source of the logs.
 
     `open_logs` checks that they go together.
@@ -151,12 +157,16 @@ def _inputs(given: Mapping[str, str]) -> Inputs:
     controllers = tuple(_address(text) for text in _words(given.get("bootstrapController", "")))
     if log_dir is None and archive is None and not controllers:
         raise OptionError("name the source of the logs: logDir, bootstrapController or archive")
+    if security and not controllers:
+        raise OptionError(f"{KAFKA}{next(iter(security))}: only controllers are asked with it")
+    check_security(security)
     return Inputs(
         Path(log_dir) if log_dir is not None else None,
         controllers,
         archive,
         _number(given, "timeoutMs") or 10_000,
         StoreOptions(given.get("endpoint"), given.get("region")),
+        security or None,
     )
 
 

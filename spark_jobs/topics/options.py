@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_jobs.readers.object_store import ObjectStore, StoreOptions, open_store
-from spark_jobs.source.option_error import OptionError
+from spark_jobs.source.option_error import OptionError, check_security
 from spark_jobs.topics.coordinates import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from spark_jobs.topics.decoder import COLUMNS, HEADERS, TYPES
 
@@ -150,7 +150,11 @@ def parse_options(options: Mapping[str, str]) -> Options:
             raise OptionError(f"{name}: no such option; there are: {', '.join(OPTIONS)}")
     store_options = StoreOptions(given.get("endpoint"), given.get("region"))
     brokers, logs = _coordinates_of(given)
-    _check_security(security, brokers)
+    if security and not brokers and not (logs and logs.controllers):
+        raise OptionError(
+            f"kafka.{next(iter(security))}: only brokers and controllers are asked with TLS or SASL"
+        )
+    check_security(security)
     topics, pattern, assigned = _subscription(given)
     store = given.get("store")
     if not store:
@@ -180,22 +184,6 @@ def parse_options(options: Mapping[str, str]) -> Options:
         ignored=tuple(ignored),
         security=security,
     )
-
-
-def _check_security(security: Mapping[str, str], brokers: tuple[Address, ...]) -> None:
-    """Raise OptionError unless connections to brokers can be made as the properties say."""
-    if not security:
-        return
-    if not brokers:
-        raise OptionError(f"kafka.{next(iter(security))}: only brokers are asked with TLS or SASL")
-    # Imported here, because it is a third of the time that tasks take to start, and few need it.
-    from raft.net.certificates import TlsSettingError
-    from raft.net.client_properties import security_of
-
-    try:
-        security_of(security)
-    except TlsSettingError as error:
-        raise OptionError(f"kafka.{error.key}: {error}") from None
 
 
 def _coordinates_of(

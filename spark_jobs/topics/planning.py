@@ -77,6 +77,7 @@ def open_coordinates(options: Options) -> Coordinates:
         options.logs.archive,
         options.timeout_ms,
         options.store_options,
+        options.security or None,
     )
     return LogCoordinates(open_logs(inputs), prefix=options.prefix)
 

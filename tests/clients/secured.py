@@ -61,6 +61,7 @@ class SecuredNode:
         server.write_pkcs12(home / "server.p12", STORE_PASSWORD, self.ca.certificate)
         controller, *clients = free_ports(4)
         self.ports = dict(zip(PROTOCOLS, clients, strict=True))
+        self.controller = f"127.0.0.1:{controller}"  # SASL_SSL
         listeners = [f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()]
         plain = f"{PLAIN_MODULE} required user_{USER}={quoted(PASSWORD)};"
         own = (

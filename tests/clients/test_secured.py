@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from raft.net.security import outgoing_security
+from esker.client.security import read_command_config
+from esker.settings.properties import read_properties
+from raft.net.security import outgoing, outgoing_security
+from spark_jobs.readers.logs import LogsError
 from spark_jobs.topics.coordinates import CoordinatesError
-from tests.clients.secured import PASSWORD, PROTOCOLS, USER, SecuredNode
+from tests.clients.secured import (
+    NODE,
+    NODE_PASSWORD,
+    PASSWORD,
+    PROTOCOLS,
+    USER,
+    SecuredNode,
+)
 from tests.interop.conftest import kafka, kafka_release, written_by_kafka
+from tests.processes import run
 from tests.waiting import wait_until
 
 __all__ = ["kafka", "kafka_release", "written_by_kafka"]
 
 pytestmark = pytest.mark.slow
 
+LOG = "__cluster_metadata-0"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USERS = {
@@ -157,11 +172,10 @@ def test_a_client_authenticates_with_each_security_protocol_and_sasl_mechanism(n
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
-@pytest.mark.parametrize(
-    "way", [("SSL", ""), ("SASL_SSL", "SCRAM-SHA-512")], ids=lambda way: way[0]
-)
-def test_a_broker_refuses_a_client_without_a_valid_identity(node, client, way):
-    assert not client(node, *way, wrong=True)
+def test_a_broker_refuses_a_client_without_a_valid_identity_in_each_way(node, client):
+    with ThreadPoolExecutor(len(WAYS)) as pool:
+        admitted = list(pool.map(lambda way: client(node, *way, wrong=True), WAYS))
+    assert not any(admitted), dict(zip(WAYS, admitted, strict=True))
 
 
 def test_a_command_connects_with_a_certificate_and_prints_no_wrong_password(node):
@@ -232,7 +246,6 @@ def write(node: SecuredNode, value: bytes) -> None:
 
 def test_esker_records_reads_over_each_protocol(node) -> None:
     """The driver's options are Kafka's client properties. Source: docs/tables.md."""
-    from esker.settings.properties import read_properties
     from tests.spark_jobs.topics_world import read_rows
 
     write(node, b"read by Spark")
@@ -248,6 +261,48 @@ def test_esker_records_reads_over_each_protocol(node) -> None:
     with pytest.raises(CoordinatesError, match="not authenticated: "):
         read("SASL_SSL", "wrong")
     assert outgoing_security() is None
+
+
+def test_the_logs_of_a_secured_quorum_are_read_by_any_process_with_the_readers_security(
+    node,
+) -> None:
+    """Plans are made in one process, with `outgoing`, and read in workers, without."""
+    from spark_jobs.readers.inputs import Inputs, open_logs
+    from spark_jobs.source.options import parse_options
+
+    def read(password: str) -> int:
+        config = node.command_config("SASL_SSL", "PLAIN", NODE, password)
+        with outgoing(read_command_config(config)):
+            host, _, port = node.controller.rpartition(":")
+            log = open_logs(Inputs(controllers=((host, int(port)),), timeout_ms=9_000)).log(LOG)
+            spans = pickle.dumps(list(log.spans(log.end_offset())))
+        assert outgoing_security() is None
+        return sum(1 for span in pickle.loads(spans) for _ in span.values())
+
+    assert read(NODE_PASSWORD) > 10
+    with pytest.raises(LogsError, match="user node-1 is refused"):
+        read("wrong")
+    config = read_properties(node.command_config("SASL_SSL", "PLAIN", NODE, NODE_PASSWORD))
+    named = {f"kafka.{name}": value for name, value in config.items()}
+    options = parse_options({"bootstrapController": node.controller, **named})
+    assert NODE_PASSWORD not in repr(options)
+    assert open_logs(options.inputs).log(LOG).end_offset() > 10
+    with pytest.raises(LogsError):
+        open_logs(replace(options.inputs, security=None, timeout_ms=100))
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.soak)])
+def test_a_spark_job_reads_a_secured_quorum_with_a_command_config(node, engine) -> None:
+    def audit(password: str):
+        config = node.command_config("SASL_SSL", "PLAIN", NODE, password)
+        where = ("--bootstrap-controller", node.controller, "--command-config", str(config))
+        return run("esker", "spark", "audit", *where, "--engine", engine, "--json")
+
+    done = audit(NODE_PASSWORD)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+    refused = audit("wrong")
+    assert (refused.returncode, "user node-1 is refused" in refused.stderr) == (3, True), refused
 
 
 def test_esker_spark_tables_asks_brokers_with_the_security_of_its_command_config(

@@ -50,8 +50,9 @@ class Controllers:
     opened: list[tuple[str, int]] = field(default_factory=list)
     peer: str = "controller:1"
 
-    async def open(self, host: str, port: int, *, timeout_ms: int) -> Controllers:
+    async def open(self, host: str, port: int, *, timeout_ms: int, security: Any) -> Controllers:
         assert timeout_ms > 0
+        assert security is None, "the process's own"
         self.opened.append((host, port))
         return self
 

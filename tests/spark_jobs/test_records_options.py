@@ -53,7 +53,7 @@ def parsed(**options: str) -> Options:
         ),
         (
             {"kafka.bootstrap.servers": "", "logDir": "/x", "kafka.security.protocol": "SSL"},
-            "kafka.security.protocol: only brokers are asked with TLS or SASL",
+            "kafka.security.protocol: only brokers and controllers are asked with TLS or SASL",
         ),
         ({"startingOffsets": "now"}, "startingOffsets: no JSON"),
         ({"startingOffsets": '{"a":{"x":1}}'}, "startingOffsets: not of the form"),

@@ -7,8 +7,7 @@ Source: docs/design/pipeline.md.
 
 from __future__ import annotations
 
-import typer
-
+from esker.commands.base import CommandGroup
 from esker.commands.spark import archive as spark_archive
 from esker.commands.spark import audit as spark_audit
 from esker.commands.spark import merge as spark_merge
@@ -18,9 +17,7 @@ from esker.commands.spark import retention as spark_retention
 from esker.commands.spark import tables as spark_tables
 from esker.commands.spark import what_if as spark_what_if
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
+app = CommandGroup(
     help="Analyse, audit and archive logs; plan retention, merge objects, keep topics as tables.",
     epilog="Example: esker spark report --log-dir esker-data/quorum-1 --out report",
 )

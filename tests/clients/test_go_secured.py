@@ -1,0 +1,94 @@
+"""franz-go over TLS and SASL: right and wrong in each way, and authenticated anew under load."""
+
+from __future__ import annotations
+
+import subprocess
+from datetime import timedelta
+from typing import Final
+
+import pytest
+
+from tests.clients.secured import PASSWORD, PROTOCOLS, USER, SecuredNode
+from tests.clients.test_go_clients import build_go
+from tests.pki import Authority
+from tests.raft.net.oauth_world import FOREIGN_KEY, token, write_jwks
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+
+SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = ("PLAIN", *SCRAM, "OAUTHBEARER")
+SESSION_S: Final = 2
+WAYS: Final = [("SSL", "")] + [
+    (protocol, mechanism)
+    for protocol in PROTOCOLS
+    if protocol.startswith("SASL")
+    for mechanism in MECHANISMS
+]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    home = tmp_path_factory.mktemp("go-secured")
+    users = [
+        word
+        for mechanism in SCRAM
+        for word in ("--add-scram", f"{mechanism}=[name=bob,password=bobs-secret]")
+    ]
+    more = (
+        f"sasl.oauthbearer.jwks.endpoint.url={write_jwks(home / 'jwks.json')}\n"
+        f"connections.max.reauth.ms={SESSION_S * 1_000}\n"
+    )
+    with SecuredNode(home, MECHANISMS, more, format_options=tuple(users)) as started:
+        made = started.run("topics", "create", "t", config=started.command_config("SASL_SSL"))
+        assert made.returncode == 0, made.stderr
+        yield started
+
+
+@pytest.fixture(scope="module")
+def program():
+    return build_go("secured", "build", package="./secured")
+
+
+def secret_of(mechanism: str) -> tuple[str, str]:
+    if mechanism in SCRAM:
+        return "bob", "bobs-secret"
+    return USER, PASSWORD if mechanism == "PLAIN" else token()
+
+
+def run_go(program, node, way, secret, certificate, records=1) -> str:
+    """Run the producer; return what it prints, or an empty text if it runs for a minute."""
+    protocol, mechanism = way
+    words = (node.address(protocol), protocol, mechanism, *secret, node.ca_file, certificate)
+    try:
+        return subprocess.run(
+            [program, *map(str, words), "t", str(records)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        ).stdout
+    except subprocess.TimeoutExpired:
+        return ""
+
+
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+def test_a_franz_go_producer_is_admitted_with_the_right_secret_alone(node, program, way, tmp_path):
+    right = secret_of(way[1])
+    wrong = (right[0], token(FOREIGN_KEY) if way[1] == "OAUTHBEARER" else "wrong")
+    certificate = node.client_file if way == ("SSL", "") else ""
+    assert run_go(program, node, way, right, certificate) == "acknowledged 1\n"
+    if way[1]:
+        assert "acknowledged" not in run_go(program, node, way, wrong, "")
+        return
+    expired = node.ca.issue("old", valid=timedelta(minutes=-1)).write(tmp_path / "expired.pem")
+    foreign = Authority("stranger").issue("client").write(tmp_path / "foreign.pem")
+    for bad in (expired, foreign, ""):
+        assert "acknowledged" not in run_go(program, node, way, right, bad)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_franz_go_producer_authenticates_anew_under_load(node, program, mechanism):
+    count = SESSION_S * 3 * 100  # a record takes 10 ms and more
+    way = ("SASL_SSL", mechanism)
+    printed = run_go(program, node, way, secret_of(mechanism), "", count)
+    assert printed == f"acknowledged {count}\n"

@@ -70,6 +70,8 @@ PROPERTIES: Final[Mapping[str, str]] = {
     NO_RETRIES: "0",
     KEEP_SNAPSHOTS: "100",
     "commit.manifest-merge.enabled": "true",  # else each commit adds one to all that are read
+    # A merge writes all entries of its manifests anew, in Python: 190 bytes and 0.3 ms for each.
+    "commit.manifest.target-size-bytes": str(128 * 1024),
     "write.metadata.delete-after-commit.enabled": "true",  # of versions of the metadata file
     "write.metadata.previous-versions-max": "100",
 }

@@ -85,7 +85,8 @@ class StandaloneCluster:
         self._files.append(log)
         environment = os.environ | {
             "JAVA_HOME": str(home_for_spark(find_java(), self._directory)),
-            "SPARK_DAEMON_JAVA_OPTS": f"{OPTIONS} -Dspark.master.rest.enabled=false",
+            "JDK_JAVA_OPTIONS": OPTIONS,  # of executors, too: they compile less than they run
+            "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_HOME": home,
             "SPARK_LOCAL_DIRS": str(self._directory / "spill"),

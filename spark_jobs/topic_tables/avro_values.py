@@ -28,6 +28,7 @@ _PRIMITIVES: Final = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
+_NAMED: Final = ("record", "error", "enum", "fixed")
 _LOGICAL: Final = {
     ("int", "date"): pa.date32(),
     ("int", "time-millis"): pa.time64("us"),
@@ -72,6 +73,44 @@ def decode_avro(text: str, data: bytes) -> Any:
     if stream.tell() != len(data):
         raise BadValueError(f"{len(data) - stream.tell()} bytes follow the Avro record")
     return value
+
+
+def with_references(text: str, others: Mapping[str, str]) -> str:
+    """Return an Avro schema that defines the types it refers to, each where it is named first.
+
+    Args:    others: the schemas of types, by full name.
+    Raises:  SchemaError.
+    """
+    try:
+        found = {name: json.loads(one) for name, one in others.items()}
+        return json.dumps(_inlined(json.loads(text), found, ""))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise SchemaError(f"not an Avro schema: {error!r}") from None
+
+
+def _inlined(schema: Any, others: dict[str, Any], space: str) -> Any:
+    """Return a schema with other ones in the place of names; those that were put there go.
+
+    Args:    space: the namespace of names without one.
+    """
+    if isinstance(schema, str):
+        name = f"{space}.{schema}"
+        name = name if name in others else schema
+        if name not in others:
+            return schema
+        # Why: within another namespace a type without one would become another type.
+        return _inlined({"namespace": "", **others.pop(name)}, others, "")
+    if isinstance(schema, list):
+        return [_inlined(one, others, space) for one in schema]
+    if schema.get("type") in _NAMED:
+        space = schema.get("namespace", space)
+        space = schema["name"].rpartition(".")[0] or space
+    return {
+        key: _inlined(value, others, space)
+        if key in ("type", "items", "values", "fields")
+        else value
+        for key, value in schema.items()
+    }
 
 
 def _parsed(text: str) -> Any:
@@ -132,7 +171,7 @@ def _type(schema: Any, named: Mapping[str, Any], path: str, space: str = "") -> 
     if isinstance(base, dict | list):
         return _type(base, named, path, space)
     assert isinstance(named, dict), "one for all levels"
-    if base in ("record", "error", "enum", "fixed"):
+    if base in _NAMED:
         space = schema.get("namespace", space)
         name = schema["name"] if "." in schema["name"] or not space else f"{space}.{schema['name']}"
         space = name.rpartition(".")[0]

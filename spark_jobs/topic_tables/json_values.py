@@ -12,7 +12,7 @@ import datetime
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -84,34 +84,52 @@ def _class_of(kind: pa.DataType) -> Any:
 # --- a schema -----------------------------------------------------------------------------------
 
 
-def json_schema_type(text: str) -> pa.DataType:
+class _Document(NamedTuple):
+    """A JSON Schema, and those that it may refer to."""
+
+    name: str  # empty: the outermost
+    content: Any
+    others: Mapping[str, str]
+
+
+def json_schema_type(text: str, others: Mapping[str, str] = {}) -> pa.DataType:
     """Return the Arrow type of the values of a JSON Schema.
 
+    Args:    others: other documents, by the name with which `$ref` refers to them.
     Raises:  SchemaError.
     """
-    try:
-        schema = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"not a JSON Schema: {error}") from None
-    kind = _schema_type(schema, schema, "value", ())
+    root = _Document("", _parsed(text), others)
+    kind = _schema_type(root.content, root, "value", ())
     if not pa.types.is_struct(kind):
         raise SchemaError("the JSON Schema of a value is not of an object with properties")
     check_type(kind)
     return kind
 
 
-def _schema_type(schema: Any, root: Any, path: str, within: tuple[str, ...]) -> pa.DataType:
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SchemaError(f"not a JSON Schema: {error}") from None
+
+
+def _schema_type(
+    schema: Any, root: _Document, path: str, within: tuple[tuple[str, str], ...]
+) -> pa.DataType:
     """Return the type of a schema below `path`.
 
-    Args:    within: the references that led here: one that comes again has no end.
+    Args:    root: the document that it is in.
+             within: the references that led here, with their documents' names: one that comes again
+             has no end.
     """
     if not isinstance(schema, dict):
         raise SchemaError(f"{path} may be anything; a column has one type")
     if (reference := schema.get("$ref")) is not None:
-        if reference in within:
+        place = (root.name, str(reference))
+        if place in within:
             raise SchemaError(f"{path} refers to {reference}, which contains itself")
-        target = _resolve(root, reference, path)
-        return _schema_type(target, root, path, (*within, reference))
+        target, root = _resolve(root, reference, path)
+        return _schema_type(target, root, path, (*within, place))
     for name in ("oneOf", "anyOf"):
         if name in schema:
             others = [one for one in schema[name] if one != {"type": "null"}]
@@ -145,16 +163,25 @@ def _schema_type(schema: Any, root: Any, path: str, within: tuple[str, ...]) -> 
     raise SchemaError(f"{path} has the type {json.dumps(kind)}, which no table has a column for")
 
 
-def _resolve(root: Any, reference: str, path: str) -> Any:
-    found = root
-    if not isinstance(reference, str) or not reference.startswith("#/"):
-        raise SchemaError(f"{path} refers to {reference}, which is not in this schema")
-    for part in reference[2:].split("/"):
+def _resolve(root: _Document, reference: Any, path: str) -> tuple[Any, _Document]:
+    """Return the schema that a reference names, and its document."""
+    unknown = SchemaError(f"{path} refers to {reference}, which is not in this schema")
+    if not isinstance(reference, str):
+        raise unknown
+    name, _, pointer = reference.partition("#")
+    if name:
+        if name not in root.others:
+            raise unknown
+        root = _Document(name, _parsed(root.others[name]), root.others)
+    found = root.content
+    if pointer and not pointer.startswith("/"):
+        raise unknown
+    for part in pointer.split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         if not isinstance(found, dict) or part not in found:
-            raise SchemaError(f"{path} refers to {reference}, which is not in this schema")
+            raise unknown
         found = found[part]
-    return found
+    return found, root
 
 
 # --- examples -----------------------------------------------------------------------------------

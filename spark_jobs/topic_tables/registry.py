@@ -1,7 +1,8 @@
 """Where schemas are looked up by id: a schema registry, or a directory.
 
 A registry is asked as Confluent's is, `GET /schemas/ids/7`; Karapace and Apicurio answer the same.
-In a directory schema 7 is the file `7.avsc`, `7.json`, or `7.desc`, a descriptor set of Protobuf.
+What a schema refers to is asked for by subject and version, and becomes part of it. In a directory
+schema 7 is the file `7.avsc`, `7.json`, or `7.desc`, a descriptor set of Protobuf.
 
 Source: Confluent's Schema Registry API.
 """
@@ -10,19 +11,24 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import urllib3
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message import DecodeError
 
-from spark_jobs.topic_tables.avro_values import avro_type
+from spark_jobs.topic_tables.avro_values import avro_type, with_references
 from spark_jobs.topic_tables.formats import WriterSchema
 from spark_jobs.topic_tables.json_values import json_schema_type
 from spark_jobs.topic_tables.value_types import SchemaError
 
 TIMEOUT_S: Final = 10.0
 RETRIES: Final = 3
+_SERIALIZED: Final = "?format=serialized"
+_OUTERMOST: Final = "value.proto"
 
 
 class RegistryError(Exception):
@@ -90,15 +96,27 @@ class SchemaRegistry:
         if found is None:
             return None
         kind = found.get("schemaType", "AVRO")
-        if found.get("references"):
-            raise SchemaError(
-                f"schema {schema_id} refers to other schemas; put it with all that it refers to "
-                "into a schema directory"
-            )
+        others: dict[str, str] = {}
+        self._collect(found, kind, others)
         if kind == "PROTOBUF":
-            found = self._ask(f"/schemas/ids/{schema_id}?format=serialized") or {}
+            found = self._ask(f"/schemas/ids/{schema_id}{_SERIALIZED}") or {}
         text = found.get("schema", "")
-        return _named(f"schema {schema_id}", lambda: _of_registry(kind, text))
+        return _named(f"schema {schema_id}", lambda: _of_registry(kind, text, others))
+
+    def _collect(self, found: Any, kind: str, others: dict[str, str]) -> None:
+        """Add the schemas that one refers to, by name; what these refer to comes before them."""
+        for reference in found.get("references") or ():
+            name = reference["name"]
+            if name in others:
+                continue
+            path = f"/subjects/{quote(reference['subject'], '')}/versions/{reference['version']}"
+            other = self._ask(path)
+            if other is None:
+                raise SchemaError(f"the registry {self._url} has no {path}, a schema's {name}")
+            self._collect(other, kind, others)
+            if kind == "PROTOBUF":
+                other = self._ask(path + _SERIALIZED) or {}
+            others[name] = other.get("schema", "")
 
     def _ask(self, path: str) -> Any:
         """Return the answer to a GET, or None for 404."""
@@ -128,26 +146,50 @@ def open_schemas(text: str) -> SchemaSource:
     return SchemaDirectory(Path(text))
 
 
-def avro_schema(text: str) -> WriterSchema:
-    """Return an Avro schema. Raises SchemaError."""
+def avro_schema(text: str, others: Mapping[str, str] = {}) -> WriterSchema:
+    """Return an Avro schema.
+
+    Args:    others: the schemas of types that it refers to, by full name.
+    Raises:  SchemaError.
+    """
+    text = with_references(text, others) if others else text
     return WriterSchema("AVRO", text, value_type=avro_type(text))
 
 
-def json_schema(text: str) -> WriterSchema:
-    """Return a JSON Schema. Raises SchemaError."""
-    return WriterSchema("JSON", text, value_type=json_schema_type(text))
+def json_schema(text: str, others: Mapping[str, str] = {}) -> WriterSchema:
+    """Return a JSON Schema.
+
+    Args:    others: the documents that it refers to, by name.
+    Raises:  SchemaError.
+    """
+    return WriterSchema("JSON", text, value_type=json_schema_type(text, others))
 
 
-def _of_registry(kind: str, text: str) -> WriterSchema:
-    if kind == "AVRO":
-        return avro_schema(text)
-    if kind == "JSON":
-        return json_schema(text)
-    if kind == "PROTOBUF":
-        try:
+def _protobuf_schema(text: str, others: Mapping[str, str]) -> WriterSchema:
+    """Return a Protobuf schema of files as a registry serializes them."""
+    try:
+        if not others:
             return WriterSchema("PROTOBUF", descriptors=base64.b64decode(text, validate=True))
-        except ValueError:
-            raise SchemaError("the registry gives Protobuf schemas as text only") from None
+        files = []
+        for name, data in (*others.items(), (_OUTERMOST, text)):
+            file = FileDescriptorProto.FromString(base64.b64decode(data, validate=True))
+            file.name = name  # of the import; a registry calls all its files alike
+            files.append(file)
+    except ValueError:
+        raise SchemaError("the registry gives Protobuf schemas as text only") from None
+    except DecodeError as error:
+        raise SchemaError(f"not a FileDescriptorProto of Protobuf: {error}") from None
+    whole = FileDescriptorSet(file=files).SerializeToString()
+    return WriterSchema("PROTOBUF", descriptors=whole)
+
+
+def _of_registry(kind: str, text: str, others: Mapping[str, str]) -> WriterSchema:
+    if kind == "AVRO":
+        return avro_schema(text, others)
+    if kind == "JSON":
+        return json_schema(text, others)
+    if kind == "PROTOBUF":
+        return _protobuf_schema(text, others)
     raise SchemaError(f"its type is {kind}, not AVRO, JSON or PROTOBUF")
 
 

@@ -37,6 +37,7 @@ from esker.commands.spark.inputs import (
     reading_errors,
     stop_reading,
 )
+from esker.commands.spark.prices import PriceFile, prices_of
 from esker.commands.spark.session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
 from esker.commands.spark.store import Endpoint, Region
 from esker.commands.text_tables import table
@@ -57,13 +58,6 @@ MIB: Final = 1024 * 1024
 Out = Annotated[
     Path,
     typer.Option(metavar="DIR", help="Path of the directory to write report.html and tables/ to."),
-]
-Prices = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Path of a TOML file with the object store's prices; default: prices of S3 Standard.",
-    ),
 ]
 CommitIntervalMs = Annotated[
     int,
@@ -104,7 +98,7 @@ def report(
     log_dir: LogDir = None,
     bootstrap_controller: FromQuorum = None,
     archive: Archive = None,
-    prices: Prices = None,
+    prices: PriceFile = None,
     commit_interval_ms: CommitIntervalMs = 250,
     buffer_bytes: BufferBytes = 8 * MIB,
     now: Now = None,
@@ -127,7 +121,6 @@ def report(
         log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
     )
     try:
-        from spark_jobs.prices import PricesError, read_prices
         from spark_jobs.report.history import HistoryError, read_history
         from spark_jobs.report.job import Question
         from spark_jobs.report.summary import summarise
@@ -136,10 +129,7 @@ def report(
     except ModuleNotFoundError as error:
         stop_for_missing_package(error)
     now_ms = time.time_ns() // 1_000_000 if now is None else now
-    try:
-        paid = read_prices(prices)
-    except PricesError as error:
-        stop(str(error), USAGE)
+    paid = prices_of(prices)
     try:
         logs = open_logs(inputs)
         question = Question(

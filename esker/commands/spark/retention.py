@@ -45,6 +45,7 @@ from esker.commands.spark.inputs import (
     reading_errors,
     stop_reading,
 )
+from esker.commands.spark.prices import PriceFile, prices_of
 from esker.commands.spark.retention_tables import SHOWN_ROWS, plan_json, plan_lines
 from esker.commands.spark.session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
 from esker.commands.spark.store import Endpoint, Region
@@ -52,7 +53,7 @@ from raft.net.runner import run
 from records.kafka_errors import ErrorCode
 from spark_jobs.plans.apply import ROWS_OF_REQUEST, Journal, Outcome, apply_plan
 from spark_jobs.plans.retention_plan import Plan, PlanError, read_plan, write_plan
-from spark_jobs.prices import Prices, PricesError, read_prices
+from spark_jobs.prices import Prices
 from spark_jobs.session.java import cache_directory
 
 if TYPE_CHECKING:
@@ -74,16 +75,6 @@ SPARK_PIECES: Final = 24
 PlanFile = Annotated[
     Path, typer.Argument(metavar="PLAN", help="Path of a plan file that the plan subcommand wrote.")
 ]
-PriceFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--prices",
-        metavar="FILE",
-        help="Path of a TOML file with the object store's prices; default: prices of S3 Standard.",
-    ),
-]
-
-
 Out = Annotated[Path, typer.Option(metavar="FILE", help="Path of the file to write the plan to.")]
 EngineOption = Annotated[
     EngineOrAuto,
@@ -135,7 +126,7 @@ def plan(
     inputs = inputs_of(
         log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
     )
-    paid = _prices(prices)
+    paid = prices_of(prices)
     now_ms = time.time_ns() // 1_000_000 if now is None else now
     try:
         from spark_jobs.retention import sweep
@@ -177,7 +168,7 @@ def _engine(
 @app.command(epilog=SHOW_EXAMPLE)
 def show(file: PlanFile, prices: PriceFile = None, as_json: AsJson = False) -> None:
     """Print a plan: new log start offsets, freed objects, and topics that pin other objects."""
-    _print_plan(_read(file), _prices(prices), as_json=as_json)
+    _print_plan(_read(file), prices_of(prices), as_json=as_json)
 
 
 @app.command(epilog=APPLY_EXAMPLE)
@@ -247,13 +238,6 @@ def _read(file: Path) -> Plan:
 
 
 # --- output -------------------------------------------------------------------------------------
-
-
-def _prices(file: Path | None) -> Prices:
-    try:
-        return read_prices(file)
-    except PricesError as error:
-        stop(str(error), USAGE)
 
 
 def _print_plan(made: Plan, prices: Prices, *, as_json: bool) -> None:

@@ -10,11 +10,8 @@ Source: docs/design/tables.md.
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,6 +60,7 @@ from esker.commands.spark.tables_options import (
     ValueFormat,
     Warehouse,
 )
+from esker.commands.spark.tables_work import TablesWork, engine_of, has_ended, sentence
 from esker.commands.text_tables import table
 from records.rpc.configs import DescribeConfigsRequest, DescribeConfigsResponse
 
@@ -71,7 +69,7 @@ if TYPE_CHECKING:
 
     from esker.commands.spark.tables_metrics import TablesMetrics
     from spark_jobs.readers.object_store import ObjectStore
-    from spark_jobs.topic_tables.job import Job, JobSettings, Step
+    from spark_jobs.topic_tables.job import Job, JobSettings
     from spark_jobs.topic_tables.schemas import Values
 
 app = CommandGroup(
@@ -137,7 +135,7 @@ def run(
         skip_lost=skip_lost, on_bad_record=on_bad_record.value,
     )  # fmt: skip
     _keep(
-        _Work(
+        TablesWork(
             topics,
             _table_jobs(made, _open_catalog(warehouse, catalog, catalog_property), values)
             if directory is None
@@ -187,7 +185,7 @@ def backfill(
         max_records=max_records, on_bad_record=on_bad_record.value,
     )  # fmt: skip
     _keep(
-        _Work(
+        TablesWork(
             topics,
             _table_jobs(
                 made, _open_catalog(warehouse, catalog, catalog_property), values, backwards=True
@@ -208,11 +206,11 @@ def _session(
     return nullcontext()
 
 
-def _keep(work: _Work, interval_s: float | None, session: AbstractContextManager[Any]) -> None:
+def _keep(work: TablesWork, interval_s: float | None, session: AbstractContextManager[Any]) -> None:
     """Take tables on, and end the command with the exit code of what happened."""
     try:
         with session as spark:
-            failed = work.loop(_engine(spark), interval_s, lambda: _has_ended(spark))
+            failed = work.loop(engine_of(spark), interval_s, lambda: has_ended(spark))
     except KeyboardInterrupt:
         stop("interrupted; run the same command to continue", INTERRUPTED)
     if failed:
@@ -252,7 +250,7 @@ def describe(
     except (typer.Exit, typer.BadParameter):
         raise
     except Exception as error:  # of any catalogue
-        stop(_sentence(error), ENVIRONMENT)
+        stop(sentence(error), ENVIRONMENT)
     print_result(
         lambda: {"tables": [one._asdict() for one in found]},
         lambda: [table(_DESCRIBED, [one.cells() for one in found])],
@@ -303,7 +301,7 @@ def compact(
     except KeyboardInterrupt:
         stop("interrupted; run the same command to continue", INTERRUPTED)
     except Exception as error:  # of any catalogue
-        stop(_sentence(error), ENVIRONMENT)
+        stop(sentence(error), ENVIRONMENT)
     print_result(
         lambda: {"tables": found},
         lambda: [table(_COMPACTED, [[str(one[key]) for key in one] for one in found])],
@@ -317,93 +315,6 @@ _COMPACTED: Final = (
 _DESCRIBED: Final = (
     "Topic", "Table", "Rows", "Files", "Bytes", "DeadLetters", "LagRecords", "LagSeconds",
 )  # fmt: skip
-
-
-class _Work:
-    """Takes tables on, one topic after the other; what stops a topic leaves the others alone."""
-
-    def __init__(
-        self,
-        topics: Sequence[str],
-        make_job: Callable[[str, Any], Job],
-        metrics: TablesMetrics | None = None,
-        *,
-        as_json: bool,
-        backwards: bool = False,
-    ) -> None:
-        self.topics = topics
-        self._make_job = make_job
-        self._metrics = metrics
-        self._as_json = as_json
-        self._backwards = backwards
-        self._engine: Any = None
-        self._has_ended: Callable[[], bool] = lambda: False
-        self._started: dict[str, Job | None] = dict.fromkeys(topics)
-        self.failed: dict[str, str] = {}
-
-    def loop(
-        self, engine: Any, interval_s: float | None, has_ended: Callable[[], bool]
-    ) -> Mapping[str, str]:
-        """Take all tables on until nothing is missing, or for ever; return failed topics.
-
-        Ends the command if the engine has ended.
-
-        Args:    interval_s: seconds to wait where nothing is missing; None: stop there.
-                 has_ended: whether the engine does no work any more.
-        """
-        self._engine, self._has_ended = engine, has_ended
-        while len(self.failed) < len(self._started):
-            behind = [self._step(topic, once=interval_s is None) for topic in self._started]
-            if any(behind):
-                continue
-            if interval_s is None:
-                break
-            time.sleep(interval_s)
-        return self.failed
-
-    def _step(self, topic: str, *, once: bool) -> bool:
-        """Take a table on by a batch; return whether it is still behind."""
-        from spark_jobs.topic_tables.job import is_lasting
-
-        if topic in self.failed:
-            return False
-        try:
-            job = self._started[topic]
-            if job is None:
-                job = self._make_job(topic, self._engine)
-                job.start()
-                self._started[topic] = job
-            step = job.step()
-        except Exception as error:  # of any catalogue, or of Spark
-            self._started[topic] = None  # the next attempt reads from the table where to begin
-            if self._metrics is not None:
-                self._metrics.failures.labels(topic).inc()
-            if self._has_ended():
-                stop("Spark has ended; run the same command to continue", ENVIRONMENT)
-            lasting = once or is_lasting(error)
-            if lasting:
-                self.failed[topic] = _sentence(error)
-            again = "this topic stops here" if lasting else "the next attempt follows"
-            typer.echo(f"esker: {topic}: {_sentence(error)}; {again}", err=True)
-            return False
-        self._show(topic, step)
-        return step.offsets > 0 and step.lag.records > 0
-
-    def _show(self, topic: str, step: Step) -> None:
-        if self._metrics is not None:
-            self._metrics.add(topic, step)
-        if not step.offsets:
-            return
-        if self._as_json:
-            document = {"topic": topic, **step._asdict(), "lag": step.lag._asdict()}
-            typer.echo(json.dumps(document))
-            return
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        bad = f", {step.bad} bad (the first: {step.first_bad})" if step.bad else ""
-        typer.echo(
-            f"{now} {topic}: {step.rows} rows in {step.seconds:.1f} s{bad}; "
-            f"{step.lag.records} records {'before it' if self._backwards else 'behind'}"
-        )
 
 
 # --- preparation ----------------------------------------------------------------------------------
@@ -508,7 +419,7 @@ def _open_catalog(warehouse: str | None, catalog: str | None, properties: Sequen
     except CatalogError as error:
         stop(str(error), USAGE)
     except Exception as error:  # of any catalogue
-        stop(f"the catalogue cannot be opened: {_sentence(error)}", ENVIRONMENT)
+        stop(f"the catalogue cannot be opened: {sentence(error)}", ENVIRONMENT)
 
 
 def _refuse_compacted(at: Target, topics: Sequence[str], timeout_ms: int) -> None:
@@ -585,25 +496,3 @@ def _values(
         stop(f"{schema_file}: {error.strerror}", USAGE)
     except (SchemaError, UnicodeDecodeError) as error:
         stop(f"{schema_file or schemas}: {error}", USAGE)
-
-
-def _engine(spark: Any) -> Any:
-    from spark_jobs.readers.engines import LocalEngine, SparkEngine
-
-    return LocalEngine(helper=True) if spark is None else SparkEngine(spark)
-
-
-def _has_ended(spark: Any) -> bool:
-    """Return whether Spark's JVM has died, or its context was stopped by the cluster."""
-    if spark is None:
-        return False
-    try:
-        return bool(spark.sparkContext._jsc.sc().isStopped())
-    except Exception:  # whatever the connection died of
-        return True
-
-
-def _sentence(error: BaseException) -> str:
-    """Describe an error of a catalogue or of Spark in one line."""
-    text = " ".join(str(error).split())
-    return text[:500] or type(error).__name__

@@ -5,7 +5,6 @@ Source: docs/what-if.md.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -21,10 +20,15 @@ from esker.commands.spark.inputs import (
     reading_errors,
     stop_reading,
 )
+from esker.commands.spark.prices import PriceFile, prices_of
 from esker.commands.spark.store import Endpoint, Region
 from esker.commands.text_tables import show, table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_jobs.prices import Prices
+    from spark_jobs.readers.inputs import Inputs
     from spark_jobs.what_if.history import History
     from spark_jobs.what_if.model import Prediction
 
@@ -34,13 +38,6 @@ EXAMPLE = (
 MIB: Final = 1024 * 1024
 HOUR_MS: Final = 3_600_000
 
-Prices = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Path of a TOML file with the object store's prices; default: prices of S3 Standard.",
-    ),
-]
 Hours = Annotated[
     float | None,
     typer.Option(
@@ -57,58 +54,68 @@ def _now(name: str, help_text: str) -> Any:
     return typer.Option(name, min=0, help=f"Of the log's time: {help_text}.")
 
 
+IntervalMs = Annotated[
+    int | None, _then("--interval-ms", "diskless.append.commit.interval.ms, in ms")
+]
+BufferBytes = Annotated[
+    int | None, _then("--buffer-bytes", "diskless.append.buffer.max.bytes, in bytes")
+]
+QuietMs = Annotated[
+    int | None, _then("--quiet-ms", "esker.append.quiet.ms, in ms; 0: no early objects")
+]
+ObjectsPerSecond = Annotated[
+    int | None,
+    _then("--objects-per-second", "esker.append.objects.per.second, of each broker"),
+]
+Brokers = Annotated[int | None, _then("--brokers", "Number of broker processes")]
+Zones = Annotated[int | None, _then("--zones", "Number of zones (racks)")]
+Coordinators = Annotated[int | None, _then("--coordinators", "Number of batch coordinators")]
+Consumers = Annotated[
+    int | None,
+    _then("--consumers", "Number of connections in each zone that share the partitions"),
+]
+Load = Annotated[float, typer.Option(min=0.01, max=100, help="Factor of what is sent; default: 1.")]
+NowIntervalMs = Annotated[
+    int, _now("--now-interval-ms", "diskless.append.commit.interval.ms, in ms; default: 250")
+]
+NowBufferBytes = Annotated[
+    int,
+    _now("--now-buffer-bytes", "diskless.append.buffer.max.bytes, in bytes; default: 8388608"),
+]
+NowQuietMs = Annotated[int, _now("--now-quiet-ms", "esker.append.quiet.ms, in ms; default: 5")]
+NowObjectsPerSecond = Annotated[
+    int,
+    _now(
+        "--now-objects-per-second",
+        "esker.append.objects.per.second; default: 8, that of S3 (a directory's is 64)",
+    ),
+]
+NowConsumers = Annotated[
+    int,
+    _now("--now-consumers", "connections in each zone that share the partitions; default: 1"),
+]
+
+
 def what_if(
     log_dir: LogDir = None,
     bootstrap_controller: FromQuorum = None,
     archive: Archive = None,
     hours: Hours = None,
-    interval_ms: Annotated[
-        int | None, _then("--interval-ms", "diskless.append.commit.interval.ms, in ms")
-    ] = None,
-    buffer_bytes: Annotated[
-        int | None, _then("--buffer-bytes", "diskless.append.buffer.max.bytes, in bytes")
-    ] = None,
-    quiet_ms: Annotated[
-        int | None, _then("--quiet-ms", "esker.append.quiet.ms, in ms; 0: no early objects")
-    ] = None,
-    objects_per_second: Annotated[
-        int | None,
-        _then("--objects-per-second", "esker.append.objects.per.second, of each broker"),
-    ] = None,
-    brokers: Annotated[int | None, _then("--brokers", "Number of broker processes")] = None,
-    zones: Annotated[int | None, _then("--zones", "Number of zones (racks)")] = None,
-    coordinators: Annotated[
-        int | None, _then("--coordinators", "Number of batch coordinators")
-    ] = None,
-    consumers: Annotated[
-        int | None,
-        _then("--consumers", "Number of connections in each zone that share the partitions"),
-    ] = None,
-    load: Annotated[
-        float, typer.Option(min=0.01, max=100, help="Factor of what is sent; default: 1.")
-    ] = 1.0,
-    now_interval_ms: Annotated[
-        int, _now("--now-interval-ms", "diskless.append.commit.interval.ms, in ms; default: 250")
-    ] = 250,
-    now_buffer_bytes: Annotated[
-        int,
-        _now("--now-buffer-bytes", "diskless.append.buffer.max.bytes, in bytes; default: 8388608"),
-    ] = 8 * MIB,
-    now_quiet_ms: Annotated[
-        int, _now("--now-quiet-ms", "esker.append.quiet.ms, in ms; default: 5")
-    ] = 5,
-    now_objects_per_second: Annotated[
-        int,
-        _now(
-            "--now-objects-per-second",
-            "esker.append.objects.per.second; default: 8, that of S3 (a directory's is 64)",
-        ),
-    ] = 8,
-    now_consumers: Annotated[
-        int,
-        _now("--now-consumers", "connections in each zone that share the partitions; default: 1"),
-    ] = 1,
-    prices: Prices = None,
+    interval_ms: IntervalMs = None,
+    buffer_bytes: BufferBytes = None,
+    quiet_ms: QuietMs = None,
+    objects_per_second: ObjectsPerSecond = None,
+    brokers: Brokers = None,
+    zones: Zones = None,
+    coordinators: Coordinators = None,
+    consumers: Consumers = None,
+    load: Load = 1.0,
+    now_interval_ms: NowIntervalMs = 250,
+    now_buffer_bytes: NowBufferBytes = 8 * MIB,
+    now_quiet_ms: NowQuietMs = 5,
+    now_objects_per_second: NowObjectsPerSecond = 8,
+    now_consumers: NowConsumers = 1,
+    prices: PriceFile = None,
     endpoint: Endpoint = None,
     region: Region = None,
     as_json: AsJson = False,
@@ -121,41 +128,17 @@ def what_if(
     inputs = inputs_of(
         log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
     )
-    try:
-        from spark_jobs.prices import PricesError, read_prices
-        from spark_jobs.what_if.history import EmptyHistoryError, read_history
-        from spark_jobs.what_if.model import Settings, SettingsError, predict
-    except ModuleNotFoundError as error:
-        stop_for_missing_package(error)
-    try:
-        paid = read_prices(prices)
-        last_ms = None if hours is None else round(hours * HOUR_MS)
-        with bar("reading the logs", None) as step:
-            history = read_history(open_logs(inputs), last_ms=last_ms, progress=lambda _: step(1))
-        now = Settings(
-            brokers=history.broker_count,
-            zones=history.zone_count,
-            coordinators=history.coordinator_count,
-            interval_ms=now_interval_ms,
-            buffer_bytes=now_buffer_bytes,
-            quiet_ms=now_quiet_ms,
-            objects_per_second=now_objects_per_second,
-            consumers=now_consumers,
-        )
-        asked = {
-            "brokers": brokers, "zones": zones, "coordinators": coordinators,
-            "interval_ms": interval_ms, "buffer_bytes": buffer_bytes, "quiet_ms": quiet_ms,
-            "objects_per_second": objects_per_second, "consumers": consumers,
-        }  # fmt: skip
-        then = now._replace(load=load, **{k: v for k, v in asked.items() if v is not None})
-        before = predict(history, now, now, prices=paid)
-        after = predict(history, now, then, prices=paid)
-    except (PricesError, SettingsError, EmptyHistoryError) as error:
-        stop(str(error), USAGE)
-    except reading_errors() as error:
-        stop_reading(error)
-    except KeyboardInterrupt:
-        stop("interrupted", INTERRUPTED)
+    now = {
+        "interval_ms": now_interval_ms, "buffer_bytes": now_buffer_bytes, "quiet_ms": now_quiet_ms,
+        "objects_per_second": now_objects_per_second, "consumers": now_consumers,
+    }  # fmt: skip
+    then = {
+        "brokers": brokers, "zones": zones, "coordinators": coordinators,
+        "interval_ms": interval_ms, "buffer_bytes": buffer_bytes, "quiet_ms": quiet_ms,
+        "objects_per_second": objects_per_second, "consumers": consumers, "load": load,
+    }  # fmt: skip
+    paid = prices_of(prices)
+    history, before, after = _predict(inputs, hours, now, then, paid)
     document = {
         "history": {
             "objects": history.objects, "batches": len(history.times),
@@ -167,6 +150,48 @@ def what_if(
         "prices": paid.source,
     }  # fmt: skip
     show(document, _text(history, before, after, paid), as_json=as_json)
+
+
+def _predict(
+    inputs: Inputs,
+    hours: float | None,
+    now: Mapping[str, int],
+    then: Mapping[str, float | None],
+    paid: Prices,
+) -> tuple[History, Prediction, Prediction]:
+    """Return what was sent, and what that makes now and then; end the command on errors.
+
+    Args:    now: settings of the log's time that the log does not tell.
+             then: the settings to predict for; None: as they are now.
+    """
+    try:
+        from spark_jobs.what_if.history import EmptyHistoryError, read_history
+        from spark_jobs.what_if.model import Settings, SettingsError, predict
+    except ModuleNotFoundError as error:
+        stop_for_missing_package(error)
+    try:
+        last_ms = None if hours is None else round(hours * HOUR_MS)
+        with bar("reading the logs", None) as step:
+            history = read_history(open_logs(inputs), last_ms=last_ms, progress=lambda _: step(1))
+        old = Settings(
+            brokers=history.broker_count,
+            zones=history.zone_count,
+            coordinators=history.coordinator_count,
+            **now,
+        )
+        changed: dict[str, Any] = {k: v for k, v in then.items() if v is not None}
+        new = old._replace(**changed)
+        return (
+            history,
+            predict(history, old, old, prices=paid),
+            predict(history, old, new, prices=paid),
+        )
+    except (SettingsError, EmptyHistoryError) as error:
+        stop(str(error), USAGE)
+    except reading_errors() as error:
+        stop_reading(error)
+    except KeyboardInterrupt:
+        stop("interrupted", INTERRUPTED)
 
 
 _NAMES: Final = {

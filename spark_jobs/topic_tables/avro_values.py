@@ -98,8 +98,8 @@ def _inlined(schema: Any, others: dict[str, Any], space: str) -> Any:
         name = name if name in others else schema
         if name not in others:
             return schema
-        # Why: within another namespace a type without one would become another type.
-        return _inlined({"namespace": "", **others.pop(name)}, others, "")
+        # A type without a namespace gets that of its first place, so that names next to it find it.
+        return _inlined(others.pop(name), others, space)
     if isinstance(schema, list):
         return [_inlined(one, others, space) for one in schema]
     if schema.get("type") in _NAMED:

@@ -69,8 +69,10 @@ REFERRING: dict[str, tuple[int, Any]] = {
     "/schemas/ids/11": (
         200,
         {
-            "schema": avro_record("Order", bill="Customer", ship=["null", "shop.Customer"]),
-            "references": [reference("shop.Customer", "eu/customer")],
+            "schema": avro_record(
+                "Order", bill="Customer", ship=["null", "shop.Customer"], where="city"
+            ),
+            "references": [reference("shop.Customer", "eu/customer"), reference("city", "city")],
         },
     ),
     "/subjects/eu%2Fcustomer/versions/2": (
@@ -188,9 +190,10 @@ def test_a_schema_that_cannot_be_used_is_told(
 def test_avro_that_refers_to_other_schemas_has_their_types(url: str) -> None:
     schema = open_schemas(url).get(11)
     assert schema is not None
-    customer = pa.struct([("city", pa.struct([("zip", pa.string())]))])
-    assert schema.value_type == pa.struct([("bill", customer), ("ship", customer)])
-    value = {"bill": {"city": {"zip": "1"}}, "ship": {"city": {"zip": "2"}}}
+    city = pa.struct([("zip", pa.string())])
+    customer = pa.struct([("city", city)])
+    assert schema.value_type == pa.struct([("bill", customer), ("ship", customer), ("where", city)])
+    value = {"bill": {"city": {"zip": "1"}}, "ship": None, "where": {"zip": "2"}}
     stream = BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(json.loads(schema.text)), value)
     assert decode_avro(schema.text, stream.getvalue()) == value

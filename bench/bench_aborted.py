@@ -57,6 +57,7 @@ from tests.esker.restore.lost import (
     write_node,
 )
 from tests.raft.driver.client import Client
+from tests.waiting import wait_until
 
 WRITER: Final = 101
 WRITER_EPOCH: Final = 40  # as tests.esker.restore.lost registers it
@@ -69,6 +70,7 @@ READ: Final = bytes(950)  # the value in a batch that consumers fetch
 FETCH_BYTES: Final = 1 << 20
 FETCH_VERSION: Final = 12
 READ_COMMITTED: Final = 1
+LOADED_S: Final = 900.0  # until all nodes have loaded their checkpoints, on a busy machine
 SETTINGS: Final = {**DEFAULT_INTERVAL, **PATIENT}
 
 
@@ -252,7 +254,12 @@ def measure(transactions: int, fetches: int) -> None:
             write(home, cluster, planned)
             print(f"{IN_AN_OBJECT * len(planned):,} transactions, written in "
                   f"{time.perf_counter() - began:.0f} s", flush=True)  # fmt: skip
-            cluster.start()
+            cluster.launch(*cluster.ports)
+            wait_until(
+                lambda: cluster.knows(WRITER) == {WRITER},
+                "the broker is ready",
+                deadline_s=LOADED_S,
+            )
             print(f"started after {time.perf_counter() - began:.0f} s", flush=True)
             compare(cluster.brokers[0], fetches)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.clients.secured import PASSWORD, PROTOCOLS, USER, SecuredNode
 from tests.clients.test_go_clients import build_go
 from tests.pki import Authority
-from tests.raft.net.oauth_world import FOREIGN_KEY, token, write_jwks
+from tests.raft.net.oauth_world import AUDIENCE, FOREIGN_KEY, ISSUER, token, write_jwks
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -36,6 +36,8 @@ def node(tmp_path_factory):
     ]
     more = (
         f"sasl.oauthbearer.jwks.endpoint.url={write_jwks(home / 'jwks.json')}\n"
+        f"sasl.oauthbearer.expected.audience={AUDIENCE}\n"
+        f"sasl.oauthbearer.expected.issuer={ISSUER}\n"
         f"connections.max.reauth.ms={SESSION_S * 1_000}\n"
     )
     with SecuredNode(home, MECHANISMS, more, format_options=tuple(users)) as started:

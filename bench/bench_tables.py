@@ -1,6 +1,6 @@
 """Measures the rows/s of a topic into an Iceberg table, and the time of a commit after many.
 
-    python -m bench.bench_tables [--tiny] [--records 1000000] [--commits 10000]
+    python -m bench.bench_tables [--tiny] [--records 1000000] [--commits 10000] [--lag 0]
 
 Rows: a cluster of three controllers and one broker, objects in a directory, a topic of 4 partitions
 filled by librdkafka with records of 100 B; `esker spark tables run` on Spark, local[2], after a
@@ -12,18 +12,25 @@ real file each, as `run` makes them: snapshots reach the number at which they ex
 merge. Printed are the median of the last 100 commits and the longest of all, CPU and wall; and the
 same after a tenth of the commits, for the slope.
 
-Musts: 0.2 M rows/s; 1 s for a commit after 10,000.
+Lag, with --lag SECONDS: the longest age of the table's newest record, looked at twice a second,
+while 10,000 records a second are produced for so long and `esker spark tables run` commits every
+30 s.
+
+Musts: 0.2 M rows/s; 1 s for a commit after 10,000; a lag of 45 s.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 import os
 import platform
 import statistics
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -32,6 +39,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
 from bench.bench_records import fill
@@ -49,6 +58,7 @@ WARMING: Final = 10_000
 MEASURED: Final = 220  # the snapshots that expire, and two merges of manifests
 LAST: Final = 100
 IN_MANIFEST: Final = 650  # entries in 128 KiB
+LAG_RATE: Final = 10_000  # records a second
 FILE_PATH: Final = 1  # the index of the path in a manifest's data file
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -74,6 +84,49 @@ def rows_per_second(home: Path, count: int) -> float:
             taken = time.monotonic() - began
             assert rows == size, f"{rows} rows, not {size}"
     return count / taken
+
+
+def longest_lag(home: Path, seconds: int) -> float:
+    """Return the longest age of the newest record of a table, in seconds."""
+    with EskerCluster(home / "cluster", brokers=1) as cluster:
+        cluster.start()
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([NewTopic("measured", 4)])["measured"].result()
+        end = time.monotonic() + seconds
+        producing = threading.Thread(target=produce, args=(cluster.bootstrap, end))
+        producing.start()
+        command = [
+            sys.executable, "-m", "esker", "spark", "tables", "run", "measured",
+            "--bootstrap-server", cluster.bootstrap, "--store", str(cluster.store),
+            "--warehouse", str(home / "lag"), "--interval", "30",
+        ]  # fmt: skip
+        run = subprocess.Popen(command)
+        try:
+            catalog = open_catalog(str(home / "lag"), None, {})
+            longest = 0.0
+            while time.monotonic() < end:
+                time.sleep(0.5)
+                if catalog.table_exists(("kafka", "measured")):
+                    text = catalog.load_table(("kafka", "measured")).properties[RUN]
+                    newest = json.loads(text).get("newest_ms")
+                    longest = max(longest, time.time() - newest / 1000 if newest else 0.0)
+        finally:
+            run.terminate()
+            run.wait()
+            producing.join()
+    return longest
+
+
+def produce(bootstrap: str, end: float) -> None:
+    """Write records of 100 B at a steady rate until a moment of the monotonic clock."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    began, count = time.monotonic(), 0
+    while (now := time.monotonic()) < end:
+        for number in range(count, int((now - began) * LAG_RATE)):
+            producer.produce("measured", b"," * 100, b"%08d" % number, partition=number % 4)
+            count = number + 1
+        producer.poll(0.01)
+    producer.flush()
 
 
 class Taken(NamedTuple):
@@ -138,6 +191,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="commits only, and few")
     parser.add_argument("--records", type=int, default=1_000_000, help="of 100 B; 0: none")
     parser.add_argument("--commits", type=int, default=10_000)
+    parser.add_argument("--lag", type=int, default=0, help="seconds; 0: none")
     arguments = parser.parse_args()
     records, commits = (0, 3) if arguments.tiny else (arguments.records, arguments.commits)
     measured = 2 if arguments.tiny else MEASURED
@@ -152,6 +206,8 @@ def main() -> None:
         if records:
             rate = rows_per_second(Path(home), records)
             print(f"topic to Iceberg, {records:,} records: {rate / 1e3:.0f} k rows/s", flush=True)
+        if arguments.lag:
+            print(f"a lag of at most {longest_lag(Path(home), arguments.lag):.1f} s", flush=True)
         for after in sorted({commits // 10, commits}):
             taken = commit_seconds(Path(home) / str(after), after, measured)
             last = [statistics.median(column) for column in zip(*taken[-LAST:], strict=True)]

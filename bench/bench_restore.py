@@ -52,6 +52,7 @@ from tests.esker.restore.lost import (
     group_records,
     write_node,
 )
+from tests.waiting import wait_until
 
 RUNS, PARTITIONS = 1_000_000, 10_000
 TINY_RUNS, TINY_PARTITIONS = 2_000, 20
@@ -59,13 +60,13 @@ BATCHES: Final = 1_000  # of an object
 LEASE_IDS: Final = 10_000
 BATCH_BYTES: Final = 1_000
 FLUSH_S: Final = 300.0
+READY_S: Final = 600.0  # a busy machine is measured, too
 PATIENT: Final = {
     "controller.quorum.election.timeout.ms": "1000",
     "controller.quorum.fetch.timeout.ms": "2000",
     "initial.broker.registration.timeout.ms": "600000",
 }
-"""The defaults of elections; a broker that waits longer than 60 s on a busy machine is measured,
-too."""
+"""The defaults of elections; a broker that waits longer than 60 s is measured, too."""
 NEW_ID: Final = "BBBBBBBBBBBBBBBBBBBBBQ"
 
 
@@ -211,7 +212,9 @@ def restore(
         assert not done.missing
     written_s = time.perf_counter() - began
     cluster.cluster_id = NEW_ID
-    cluster.start()
+    cluster.launch(*cluster.ports)
+    (broker,) = cluster.broker_ids
+    wait_until(lambda: cluster.knows(broker), "the broker serves", deadline_s=READY_S)
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     producer.produce("t", b"first", partition=0)
     assert producer.flush(FLUSH_S) == 0

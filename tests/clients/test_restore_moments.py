@@ -40,6 +40,10 @@ SETTINGS: Final = {
     "esker.lineage.timeout.ms": "1000",
     "esker.backup.enable": "true",
     "esker.backup.interval.ms": "1000",
+    # Moments take an hour beside other work: at 300 ms a loaded machine elects no leader.
+    "controller.quorum.election.timeout.ms": "2000",
+    "controller.quorum.fetch.timeout.ms": "4000",
+    "initial.broker.registration.timeout.ms": "110000",
 }
 OUTAGES_S: Final = (0.0, 1.5, 30.0)
 

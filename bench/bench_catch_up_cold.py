@@ -1,0 +1,265 @@
+"""Cold catch-up of a merged topic beside raw reading, and a producer's latency beside a backfill.
+
+    python -m bench.bench_catch_up_cold [cold] [backfill] [--megabytes 300] [--rounds 5] [--tiny]
+
+Without words, both. Three quorum nodes and two brokers, `esker start` with default settings,
+objects in a directory; librdkafka with default settings, each client a process.
+
+- cold: 12 partitions of 1 KiB records are merged (`esker spark merge`), and a broker that has
+  neither objects in memory nor local segments serves one consumer from offset 0. Its peer reads the
+  same objects one after the other, 1 MiB at a time. Before each of the two the kernel's page cache
+  is emptied, if this user may do that, and the broker is started again.
+- backfill: a producer sends 1 MB/s to a second topic through that broker. Its delivery times are
+  taken without and with a consumer that reads the first topic again and again from offset 0.
+
+Must (issue 21): 0.5 times raw reading; 2 times the p99.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Producer
+
+from bench.bench_broker import create, produce
+from bench.bench_defaults import DEFAULT_INTERVAL
+from bench.consuming import read_all
+from tests.clients.cluster import FIRST_BROKER, EskerCluster
+
+TOPIC: Final = "t"
+BESIDE: Final = "beside"
+PARTITIONS: Final = 12
+RECORD_BYTES: Final = 1_024
+RATE: Final = 1_000  # records a second of the producer beside
+WRITER: Final = FIRST_BROKER
+READER: Final = FIRST_BROKER + 1
+DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
+
+
+def rack(broker: int) -> dict[str, str]:
+    """Return a client's settings with which it uses one broker."""
+    return {"client.id": f"bench,esker_rack=r{broker}", "client.rack": f"r{broker}"}
+
+
+def empty_page_cache() -> bool:
+    """Let the kernel forget all files' contents; return False if this user may not do that."""
+    os.sync()
+    try:
+        DROP_CACHES.write_text("3")
+    except OSError:
+        return False
+    return True
+
+
+def merge(cluster: EskerCluster, home: Path) -> str:
+    """Merge the topic's objects as an operator does; return what the command says at the end."""
+    controllers = ",".join(f"{host}:{port}" for host, port in cluster.controllers)
+    plan = home / "plan.jsonl"
+    esker = (sys.executable, "-m", "esker", "spark", "merge")
+    where = ("--bootstrap-controller", controllers)
+    subprocess.run(
+        [*esker, "plan", "--out", str(plan), "--min-age-ms", "0", "--max-wait-ms", "0", *where],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    done = subprocess.run(
+        [*esker, "apply", str(plan), "--store", str(cluster.store), *where],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout.strip().splitlines()[-1]
+
+
+def consumer(cluster: EskerCluster, records: int) -> subprocess.Popen[str]:
+    """Start a process that reads the first topic from offset 0 and prints the seconds."""
+    words = ("--read", f"127.0.0.1:{cluster.ports[READER]}", str(records))
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench.bench_catch_up_cold", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def raw_s(objects: list[Path]) -> float:
+    """Return the seconds in which this process reads files one after the other."""
+    buffer = bytearray(1 << 20)
+    began = time.perf_counter()
+    for path in objects:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+    return time.perf_counter() - began
+
+
+def restart(cluster: EskerCluster, broker: int) -> None:
+    """Give a broker an empty memory."""
+    cluster.stop(broker)
+    cluster.launch(broker)
+    cluster.wait_until_ready(broker)
+
+
+def cold(cluster: EskerCluster, home: Path, records: int, rounds: int) -> None:
+    """Compare a cold consumer with raw reading of the topic's merged objects."""
+    small = set(cluster.store.rglob("*"))
+    print(f"cold: {merge(cluster, home)}", flush=True)
+    objects = sorted(
+        path for path in cluster.store.rglob("*") if path.is_file() and path not in small
+    )
+    megabytes = sum(path.stat().st_size for path in objects) / 1e6
+    served = records * RECORD_BYTES / 1e6
+    emptied, rates = True, []
+    for turn in range(rounds):
+        figures = {}
+        for side in ("raw", "esker") if turn % 2 else ("esker", "raw"):
+            restart(cluster, READER)
+            emptied = empty_page_cache()
+            if side == "raw":
+                figures[side] = megabytes / raw_s(objects)
+            else:
+                printed, _ = consumer(cluster, records).communicate()
+                figures[side] = served / float(printed)
+        rates.append((figures["esker"], figures["raw"]))
+    ratios = sorted(own / raw for own, raw in rates)
+    own, raw = (statistics.median(column) for column in zip(*rates, strict=True))
+    print(
+        f"cold: consumer {own:.0f} MB/s, raw {raw:.0f} MB/s of {len(objects)} objects with "
+        f"{megabytes:.0f} MB, page cache {'emptied' if emptied else 'NOT emptied'}, "
+        f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f}), must 0.5",
+        flush=True,
+    )
+
+
+@contextmanager
+def backfilling(cluster: EskerCluster, records: int, reads: list[float]) -> Iterator[None]:
+    """Let a consumer read the first topic in a loop; append the MB/s of each whole reading."""
+    words = ("--backfill", f"127.0.0.1:{cluster.ports[READER]}", str(records))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.bench_catch_up_cold", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        time.sleep(1)  # it connects
+        yield
+    finally:
+        process.kill()
+        printed, _ = process.communicate()
+    reads += [records * RECORD_BYTES / 1e6 / float(line) for line in printed.split()]
+
+
+def delivery_ms(bootstrap: str, seconds: float) -> list[float]:
+    """Send at a steady rate, and return how long each record took to be acknowledged, sorted."""
+    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, **rack(READER)}
+    settings.pop("client.rack")
+    producer = Producer(settings)
+    took: list[float] = []
+    value = os.urandom(RECORD_BYTES)
+    began = time.perf_counter()
+    for number in range(int(seconds * RATE)):
+        while (wait := began + number / RATE - time.perf_counter()) > 0:
+            producer.poll(min(wait, 0.001))
+        sent = time.perf_counter()
+
+        def delivered(error: Any, _: Any, sent: float = sent) -> None:
+            assert error is None, error
+            took.append((time.perf_counter() - sent) * 1_000)
+
+        producer.produce(BESIDE, value, on_delivery=delivered)
+    assert producer.flush(60) == 0, "records remain unacknowledged"
+    return sorted(took[len(took) // 10 :])  # the first ones meet a cold connection
+
+
+def backfill(cluster: EskerCluster, records: int, rounds: int, seconds: float) -> None:
+    """Compare a producer's delivery times with and without a backfill on its broker."""
+    bootstrap = f"127.0.0.1:{cluster.ports[READER]}"
+    create(bootstrap, BESIDE, PARTITIONS)
+    delivery_ms(bootstrap, seconds)
+    p50s, p99s, reads = [], [], []
+    for turn in range(rounds):
+        found = {}
+        for beside in (True, False) if turn % 2 else (False, True):
+            with backfilling(cluster, records, reads) if beside else contextlib.nullcontext():
+                took = delivery_ms(bootstrap, seconds)
+            found[beside] = took[len(took) // 2], took[int(len(took) * 0.99)]
+        p50s.append((found[False][0], found[True][0]))
+        p99s.append((found[False][1], found[True][1]))
+    for name, pairs, must in (("p50", p50s, ""), ("p99", p99s, ", must 2")):
+        ratios = sorted(beside / alone for alone, beside in pairs)
+        alone, beside = (statistics.median(column) for column in zip(*pairs, strict=True))
+        print(
+            f"backfill: {name} {alone:.1f} ms alone, {beside:.1f} ms beside, ratio "
+            f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f}){must}",
+            flush=True,
+        )
+    if reads:
+        print(f"backfill: the consumer read {statistics.median(reads):.0f} MB/s meanwhile")
+
+
+def main() -> None:
+    """Run what the command line names, or both."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help="cold, backfill; default: both")
+    parser.add_argument("--megabytes", type=int, default=300, help="of records; default: 300")
+    parser.add_argument("--rounds", type=int, default=5, help="default: 5")
+    parser.add_argument("--tiny", action="store_true", help="see that it runs")
+    parser.add_argument("--read", nargs=2, help=argparse.SUPPRESS)  # a consumer's own process
+    parser.add_argument("--backfill", nargs=2, help=argparse.SUPPRESS)  # the same, in a loop
+    options = parser.parse_args()
+    if options.read or options.backfill:
+        bootstrap, records = options.read or options.backfill
+        while True:
+            took = read_all(bootstrap, TOPIC, PARTITIONS, int(records), rack(READER))
+            print(f"{took:.3f}", flush=True)
+            if options.read:
+                return
+    print(
+        f"python={platform.python_version()} machine={platform.machine()} cores={os.cpu_count()} "
+        f"load={os.getloadavg()[0]:.1f}"
+    )
+    megabytes, rounds, seconds = (3, 1, 2.0) if options.tiny else (
+        options.megabytes, options.rounds, 10.0
+    )  # fmt: skip
+    records = megabytes * 1_000_000 // RECORD_BYTES
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        cluster = EskerCluster(
+            home / "esker",
+            brokers=2,
+            settings=DEFAULT_INTERVAL,
+            settings_of={broker: {"broker.rack": f"r{broker}"} for broker in (WRITER, READER)},
+            fresh=True,
+        )
+        with cluster:
+            cluster.start()
+            bootstrap = f"127.0.0.1:{cluster.ports[WRITER]}"
+            create(bootstrap, TOPIC, PARTITIONS)
+            value = os.urandom(RECORD_BYTES)
+            produce(
+                bootstrap,
+                TOPIC,
+                value,
+                records,
+                {"client.id": rack(WRITER)["client.id"]},
+                PARTITIONS,
+            )
+            parts = options.parts or ["cold", "backfill"]
+            if "cold" in parts:
+                cold(cluster, home, records, rounds)
+            if "backfill" in parts:
+                backfill(cluster, records, rounds, seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -116,6 +116,7 @@ class FetchService:
             request.max_bytes,
             request.high_watermark or Offset(0),
             now_ms + min(request.max_wait_ms, context.config.fetch_timeout_ms),
+            is_observer=request.replica.id not in context.voters,
         )
         self._parked.answer_or_park(leader, fetch)
         return None

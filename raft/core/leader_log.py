@@ -112,7 +112,7 @@ class LeaderLog:
             leader.charge(end_offset, size_bytes)
             emit(effects.Append(tuple(appended), log.generation))
             if leader.parked:
-                self._parked.answer_all(leader)
+                self._parked.answer_ready(leader)
 
     def _judge_proposal(
         self,
@@ -156,7 +156,7 @@ class LeaderLog:
             leader.is_announced = True
             context.gate.emit(effects.Lead(leader.epoch))
         if leader.parked:
-            self._parked.answer_all(leader, known_below=offset)
+            self._parked.answer_ready(leader)
 
     def _own_end_offset(self) -> Offset:
         """Return the end offset of the flushed log, which is this leader's own acknowledgement."""

@@ -1,7 +1,11 @@
 """Fetches that wait at the end of the leader's log.
 
-A Fetch is parked until data is appended, the high watermark moves, a read begins or its time is up;
-so a commit costs no polling and no added delay.
+A voter's Fetch is parked until data is appended, the high watermark moves, a read begins or its
+time is up; so a commit costs no polling and no added delay.
+
+An observer neither commits records nor confirms reads, and uses no record before it is committed.
+So it is given committed records only, each in one answer with the high watermark above it, when
+that moves. With all records it would be answered twice for each commit.
 """
 
 from __future__ import annotations
@@ -34,16 +38,29 @@ class ParkedFetches:
     def _has_news(self, leader: LeaderState, fetch: ParkedFetch) -> bool:
         """Return whether a parked Fetch is to be answered: records, high watermark or a read."""
         log = self._context.log
-        if fetch.fetch_offset < log.end_offset:
+        if fetch.fetch_offset < self._end_offset(leader, fetch):
             return True
         if leader.is_announced and fetch.high_watermark < (log.high_watermark or 0):
             return True
+        if fetch.is_observer:
+            return False
         current = fetch.replica.answered_connection == fetch.connection
         answered = fetch.replica.answered_round if current else -1
         return bool(leader.reads) and leader.reads[-1].round > answered
 
+    def _end_offset(self, leader: LeaderState, fetch: ParkedFetch) -> Offset:
+        """Return the end of what a Fetch may be given, at least its own offset: it asks for more.
+
+        Before a leader is announced it cannot say what is committed.
+        """
+        log = self._context.log
+        if not fetch.is_observer:
+            return log.end_offset
+        committed = log.high_watermark if leader.is_announced else None
+        return max(fetch.fetch_offset, committed or fetch.fetch_offset)
+
     def answer(self, leader: LeaderState, fetch: ParkedFetch) -> None:
-        """Answer a Fetch with the records from its offset on, or with no records at the log end."""
+        """Answer a Fetch with the records that it may be given, or without records."""
         fetch.replica.answered_connection = fetch.connection
         fetch.replica.answered_round = leader.read_round
         leader.round_used = True
@@ -53,7 +70,7 @@ class ParkedFetches:
                 fetch.correlation,
                 self._data_response(leader),
                 fetch.fetch_offset,
-                self._context.log.end_offset,
+                self._end_offset(leader, fetch),
                 fetch.max_bytes,
             )
         )
@@ -75,10 +92,10 @@ class ParkedFetches:
             )
         return response
 
-    def answer_all(self, leader: LeaderState, *, known_below: Offset | None = None) -> None:
-        """Answer waiting Fetches: all, or those that sent a high watermark below `known_below`."""
+    def answer_ready(self, leader: LeaderState) -> None:
+        """Answer the waiting Fetches for which there is something new."""
         for connection, fetch in tuple(leader.parked.items()):
-            if known_below is None or fetch.high_watermark < known_below:
+            if self._has_news(leader, fetch):
                 del leader.parked[connection]
                 self.answer(leader, fetch)
 

@@ -87,6 +87,7 @@ class ParkedFetch(NamedTuple):
     max_bytes: int
     high_watermark: Offset  # as the replica knows it; 0 if it knows none
     deadline_ms: int
+    is_observer: bool = False  # its node is no voter, not even one that lost its disk
 
 
 class WaitingRead(NamedTuple):

@@ -4,8 +4,8 @@ A read notes the high watermark and begins a *round*. A replica confirms the rou
 follows, on the same connection, an answer given in that round: it cannot have been sent before the
 round began, since its sender had the answer first. Once a majority, the leader included, has
 confirmed, no other node can have led when the read began, and the noted high watermark is current.
-Parked Fetches are answered at once when a round begins, so a read costs one round trip; reads that
-come together share it.
+Parked Fetches of voters are answered at once when a round begins, so a read costs one round trip;
+reads that come together share it.
 
 Source: Raft dissertation, section 6.4; docs/design/quorum.md#linearizable-reads.
 """
@@ -43,7 +43,7 @@ class Reads:
             leader.read_round += 1
             leader.round_used = False
         leader.reads.append(WaitingRead(event.token, leader.read_round, high_watermark))
-        self._parked.answer_all(leader)
+        self._parked.answer_ready(leader)
         self._settle(leader)
 
     def note_fetch(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> None:

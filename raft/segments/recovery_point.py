@@ -82,18 +82,22 @@ class RecoveryPointFile:
 
     @classmethod
     def open(cls, files: FileSystem, directory: Path) -> RecoveryPointFile:
-        """Open an existing recovery point file.
+        """Open an existing recovery point file, and make its state durable.
 
-        Raises:  FileNotFoundError; CorruptFileError if neither slot is sound.
+        After a failed flush and a restart of the process the state may be in the kernel's memory
+        only, and its owner is about to delete what the state says is not needed.
+        Raises:  FileNotFoundError; CorruptFileError if neither slot is sound; OSError.
         """
         path = directory / RECOVERY_POINT_FILE
         file = files.open(path, Mode.WRITE)
         try:
-            newest = _newest_slot(file, path)
+            sequence, state, version = _newest_slot(file, path)
+            opened = cls(path, file, state, sequence=sequence, version=version)
+            opened.write(state)
         except BaseException:
             file.close()
             raise
-        return cls(path, file, newest.state, sequence=newest.sequence, version=newest.version)
+        return opened
 
     def write(self, state: LogState) -> None:
         """Write the log's state durably over the older of the file's two copies.

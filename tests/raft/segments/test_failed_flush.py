@@ -7,9 +7,11 @@ from random import Random
 
 import pytest
 
-from raft.segments.errors import FlushFailedError
+from raft.segments.errors import FlushFailedError, WriteFailedError
 from raft.segments.log import Log, LogConfig
+from raft.segments.recovery_point import RECOVERY_POINT_FILE
 from records.batch_writer import build_value_batch
+from records.types import Offset
 from tests.examples import seeds
 from tests.simulation.disk import SimulatedDisk
 
@@ -32,6 +34,25 @@ def test_a_log_reopened_after_a_failed_flush_keeps_its_records_through_a_power_l
     disk.crash(Random(seed))
 
     assert Log.open(disk, directory).log_end_offset == promised == 1
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_a_log_start_found_after_a_failed_flush_does_not_move_back_in_a_power_loss(
+    seed: int,
+) -> None:
+    """Its owner deletes the checkpoints below it. Found by simulation, seed 0x6d."""
+    disk, directory = SimulatedDisk(), Path("/log")
+    log = Log.create(disk, directory)
+    log.append(build_value_batch([b"v"], base_offset=0, leader_epoch=1, timestamp=0))
+    log.flush()
+    disk.fail_next("fdatasync", name=RECOVERY_POINT_FILE)
+    with pytest.raises(WriteFailedError):
+        log.drop_prefix(Offset(1))
+
+    found = Log.open(disk, directory).log_start_offset
+    disk.crash(Random(seed))
+
+    assert Log.open(disk, directory).log_start_offset == found
 
 
 @pytest.mark.parametrize("seed", seeds(20))

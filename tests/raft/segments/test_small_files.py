@@ -306,8 +306,11 @@ def test_a_recovery_point_file_of_version_0_keeps_its_version_until_floors_are_a
     file = RecoveryPointFile.open(disk, ROOT)
     assert file.state == LogState(5, 12, resetting=True, floor=0)
     file.write(LogState(5, 13))
-    newest = b"esker-recovery-point v0 seq=3 log_start=5 recovery_point=13 resetting=0 crc="
-    assert disk.content(ROOT / RECOVERY_POINT_FILE)[SLOT_BYTES:].startswith(newest)
+    opened = b"esker-recovery-point v0 seq=3 log_start=5 recovery_point=12 resetting=1 crc="
+    newest = b"esker-recovery-point v0 seq=4 log_start=5 recovery_point=13 resetting=0 crc="
+    content = disk.content(ROOT / RECOVERY_POINT_FILE)
+    assert content[:SLOT_BYTES].startswith(newest)
+    assert content[SLOT_BYTES:].startswith(opened)
     with pytest.raises(AssertionError, match="no field for the floor"):
         file.write(LogState(5, 13, floor=12))
     file.allow_floor()

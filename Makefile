@@ -61,12 +61,17 @@ define run_tests
 { status=0; $(call run_once,$(1),$(2)) || status=$$?; $(call run_failed_again,,$(2)); }
 endef
 
+# pytest compiles each test module once, and keeps that. In a fresh clone all workers would at once.
+.venv/.compiled: .venv/.ready
+	@$(call step,compiling the tests,$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || :)
+	@touch $@
+
 # One process with one JVM runs the tests of Spark, for one for each worker would be too many; beside
 # it one runs the demo, which mostly waits. With lower priority they fill the time in which all other
 # tests wait for processes, and are printed after them.
 SPARK_TESTS = -o cache_dir=.pytest_cache/spark \
 	$(shell grep -rl --include='test_*.py' 'mark\.spark' tests)
-test: java ## all tests but the long ones
+test: java .venv/.compiled ## all tests but the long ones
 	@output=$$(mktemp); failed=0; status=0; spark=0; \
 	$(call run_once,-n 2 --dist loadscope $(SPARK_TESTS),spark and not soak,nice -n 5 ) >$$output 2>&1 & \
 	$(call run_once,-n $(TEST_WORKERS) --dist worksteal,not soak and not spark) || status=$$?; \

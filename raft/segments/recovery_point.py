@@ -160,6 +160,8 @@ def _parse(slot: bytes) -> _Slot | None:
     match = _LINE.fullmatch(slot)
     if match is None or int(match[8], 16) != crc32c(match[1]):
         return None
+    if match[2] == b"0" and match[6] is not None:  # a version without a floor
+        return None
     start, point, floor = (Offset(int(match[i] or 0)) for i in (4, 5, 6))
     state = LogState(start, point, match[7] == b"1", floor)
     return _Slot(int(match[3]), state, int(match[2]))

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from raft.driver import mark_rejoin
-from raft.segments.files import FileSystem, Mode, RealFileSystem
-from raft.segments.recovery_point import RecoveryPointFile
+from raft.segments.files import RealFileSystem
+from raft.segments.recovery_point import read_log_state
 from tests.raft.driver.cluster import Cluster
 from tests.raft.driver.test_cluster import QUICK, log_end, values_from
 from tests.waiting import wait_until
@@ -28,19 +28,9 @@ CLUSTER_LOG = "__cluster_metadata-0"
 LOST = [b"acknowledged %d" % i for i in range(30)]
 
 
-class ReadOnly(RealFileSystem):
-    """The operating system's files, opened for reading whatever the mode."""
-
-    def open(self, path: Path, mode: Mode):  # noqa: ARG002
-        return super().open(path, Mode.READ)
-
-
 def floor(cluster: Cluster, node: int, group: str = GROUP) -> int:
     """The floor in a node's file."""
-    files: FileSystem = ReadOnly()
-    file = RecoveryPointFile.open(files, cluster.log_dir(node) / group)
-    file.close()
-    return file.state.floor
+    return read_log_state(RealFileSystem(), cluster.log_dir(node) / group).floor
 
 
 def health(cluster: Cluster, node: int) -> tuple[int, list[str]]:

@@ -68,7 +68,7 @@ func main() {
 	client, err := kgo.NewClient(options...)
 	check(err)
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	for number := 0; number < records; number++ {
 		check(client.ProduceSync(ctx, kgo.StringRecord("x")).FirstErr())

@@ -117,8 +117,9 @@ class Store:
         try:
             found = pkcs12.load_pkcs12(data, password)
         except ValueError:
+            expected = "a PKCS12 file" if self.kind else "a PEM or PKCS12 file"
             raise TlsSettingError(
-                self.key("location"), f"{where}: is no PKCS12 file, or the password is wrong"
+                self.key("location"), f"{where}: is not {expected}, or the password is wrong"
             ) from None
         parts = []
         if found.key is not None and self.purpose == "keystore":

@@ -95,6 +95,20 @@ def test_a_client_with_a_huge_certificate_keeps_no_other_client_out(
 
 
 @pytest.mark.parametrize(
+    ("kind", "words"), [(None, "is not a PEM or PKCS12 file"), ("PKCS12", "is not a PKCS12 file")]
+)
+def test_a_store_of_no_known_form_is_refused_with_the_forms_that_were_tried(
+    tmp_path: Path, kind: str | None, words: str
+) -> None:
+    (tmp_path / "store.pem").write_bytes(b"\xff" * 1_000)
+    values = {"ssl.truststore.location": str(tmp_path / "store.pem")}
+    if kind is not None:
+        values["ssl.truststore.type"] = kind
+    with pytest.raises(TlsSettingError, match=words):
+        TlsContexts(TlsSettings.of(values), server=False)
+
+
+@pytest.mark.parametrize(
     "data",
     [
         b"",

@@ -20,7 +20,7 @@ from esker.dump.batches import MALFORMED, NOT_METADATA, decode_records
 from esker.dump.items import RecordItem, Tally
 from esker.dump.small import ReadOnly
 from raft.segments.files import Mode
-from raft.segments.recovery_point import RECOVERY_POINT_FILE, RecoveryPointFile
+from raft.segments.recovery_point import RECOVERY_POINT_FILE, read_log_state
 from raft.segments.segment import LOG_SUFFIX
 from records.batch import Batch
 from records.errors import RecordError
@@ -147,11 +147,9 @@ def _log_start(directory: Path) -> Offset | None:
     if not (directory / RECOVERY_POINT_FILE).exists():
         return None
     try:
-        point = RecoveryPointFile.open(ReadOnly(), directory)
+        return read_log_state(ReadOnly(), directory).log_start_offset
     except (RecordError, FileNotFoundError):
         return None
-    point.close()
-    return point.state.log_start_offset
 
 
 def _look(path: Path, snapshot_id: OffsetAndEpoch, state: State, *, verify: bool) -> Found:

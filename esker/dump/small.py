@@ -23,7 +23,7 @@ from raft.segments.properties import (
     read_partition_metadata,
     read_quorum_state,
 )
-from raft.segments.recovery_point import RecoveryPointFile
+from raft.segments.recovery_point import read_log_state
 from records.batch import HEADER_SIZE_BYTES, parse_header
 from records.errors import RecordError
 from snapshot.errors import DamagedFileError, TruncatedFileError
@@ -195,15 +195,14 @@ def _meta_properties(files: ReadOnly, path: Path, tally: Tally) -> Iterator[Entr
 
 
 def _recovery_point(files: ReadOnly, path: Path, tally: Tally) -> Iterator[Entry]:  # noqa: ARG001
-    file = RecoveryPointFile.open(files, path.parent)
-    file.close()
+    state = read_log_state(files, path.parent)
     yield Entry(
         "recoveryPoint",
         {
-            "logStartOffset": file.state.log_start_offset,
-            "recoveryPoint": file.state.recovery_point,
-            "floor": file.state.floor,
-            "resetting": file.state.resetting,
+            "logStartOffset": state.log_start_offset,
+            "recoveryPoint": state.recovery_point,
+            "floor": state.floor,
+            "resetting": state.resetting,
         },
     )
 

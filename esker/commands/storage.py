@@ -14,7 +14,7 @@ from esker.commands.feature_levels import check_supported, parse_levels
 from esker.commands.scram_users import parse_users
 from esker.commands.text_tables import show
 from esker.server.fatal_errors import describe_fatal_error
-from esker.server.storage import StorageError, format_storage, open_storage
+from esker.server.storage import Formatted, StorageError, format_storage, open_storage
 from esker.settings.addresses import CONTROLLER
 from esker.settings.config import (
     ConfigError,
@@ -26,6 +26,7 @@ from esker.settings.config import (
 )
 from raft.segments.properties import META_PROPERTIES_FILE
 from records.errors import RecordError
+from records.types import NodeId
 from records.uuids import encode_uuid, random_uuid
 
 T = TypeVar("T")
@@ -124,6 +125,13 @@ def format_command(
             typer.echo(f"esker: {_words(error, loaded)}", err=True)
             raise typer.Exit(1) from None
         made.append((loaded.node_id, formatted))
+    _show_formatted(made, rejoin=rejoin, as_list=len(nodes) > 1, as_json=as_json)
+
+
+def _show_formatted(
+    made: Sequence[tuple[NodeId, Formatted]], *, rejoin: bool, as_list: bool, as_json: bool
+) -> None:
+    """Print the formatted directories; JSON has one object, or a list of a file with several."""
     results = [
         {
             "logDir": str(one.log_dir),
@@ -139,7 +147,7 @@ def format_command(
         + (", to rejoin its quorum." if rejoin else ".")
         for node_id, one in made
     ]
-    result = results[0] if len(nodes) == 1 else {"nodes": results}
+    result = {"nodes": results} if as_list else results[0]
     show(result, "\n".join(lines), as_json=as_json)
 
 

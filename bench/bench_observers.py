@@ -1,4 +1,4 @@
-"""How many commits a second does the quorum do while 30 brokers follow its log, beside one?
+"""Commits a second of the quorum with 30 brokers that follow its log, against one such broker.
 
     python -m bench.bench_observers [--observers 30] [--rounds 5] [--tiny]
 

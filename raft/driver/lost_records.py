@@ -85,6 +85,7 @@ class LostRecords:
         return payload(header, self._judge(request))
 
     def _judge(self, request: ReportLostRecordsRequest) -> ReportLostRecordsResponse:
+        """Compare the reported end with this leader's own log; note a loss, and end if so set."""
         group = self._host.find(GroupRef(request.topic_name, request.partition_index))
         if group is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,4 +1,4 @@
-"""What ends while real clients are connected: sessions, rights, users and certificates.
+"""Real clients stay connected while sessions, rights, users and certificates end.
 
 Sessions are short, so that each client authenticates again and again, or connects anew, under load.
 """

@@ -1,4 +1,4 @@
-"""What a leader gives to observers: committed records, once each."""
+"""A leader sends observers committed records only, each in one Fetch response."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_leader_without_records_of_the_backup_is_unready_while_it_leads(
     assert host.report(end, epoch).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_leader_whose_peers_prove_who_they_are_ends() -> None:
+def test_a_leader_that_lost_records_ends_if_peer_identities_are_enforced() -> None:
     host = Host(ends=True)
     host.report(31, 5)
     (failure,) = host.failures

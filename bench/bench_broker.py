@@ -1,9 +1,11 @@
 """What do clients get of a broker: latency and throughput, through librdkafka and real processes?
 
     .venv/bin/python -m bench.bench_broker [latency] [lowest] [throughput] [kafka] [--tiny]
+    .venv/bin/python -m bench.bench_broker --bootstrap-server HOST:PORT [--command-config FILE]
 
 Without words, all four. Three quorum nodes, one broker and this client share the machine; objects
-lie in a directory.
+lie in a directory. With --bootstrap-server, lowest and throughput of a running cluster at its own
+settings, in topics that are deleted afterwards; FILE has Kafka's client properties.
 
 - latency: from produce() to the delivery report, at the seeds' settings (250 ms, 8 MiB) and on a
   store that takes 100 ms in the median and 400 ms at the 99th percentile (`bench.simulated_store`).
@@ -17,6 +19,7 @@ lie in a directory.
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import statistics
@@ -25,13 +28,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.client_settings import librdkafka_settings
+from bench.consuming import read_all
+from esker.client.security import CommandConfigError
 from tests.clients.apache_kafka import apache_kafka
 from tests.clients.cluster import FIRST_BROKER, EskerCluster
 from tests.interop.kafka_release import KafkaMissingError, KafkaSetupError, fetch
@@ -47,6 +53,7 @@ PARTITIONS: Final = 4
 BATCHES: Final = {"default": {}, "1 MiB": {"batch.size": 1_000_000, "linger.ms": 50}}
 DELIVERED_S: Final = 120.0
 PARTITION_UA: Final = -1  # librdkafka: the partitioner chooses
+PLAINTEXT: Final[Mapping[str, Any]] = {}  # settings of librdkafka
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -54,9 +61,18 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def create(bootstrap: str, topic: str, partitions: int) -> None:
+def admin_of(bootstrap: str, security: Mapping[str, Any]) -> AdminClient:
+    """Return a client that has its first token, if it authenticates by tokens."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, **security})
+    admin.poll(0)  # calls oauth_cb, for which the other calls of an AdminClient wait in vain
+    return admin
+
+
+def create(
+    bootstrap: str, topic: str, partitions: int, security: Mapping[str, Any] = PLAINTEXT
+) -> None:
     """Create a topic and wait for the broker's confirmation."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = admin_of(bootstrap, security)
     for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         future.result(30)
 
@@ -110,15 +126,18 @@ def line(what: str, took: Sequence[float], note: str) -> None:
     )
 
 
-def end_to_end(bootstrap: str, topic: str, records: int) -> list[float]:
+def end_to_end(
+    bootstrap: str, topic: str, records: int, security: Mapping[str, Any] = PLAINTEXT
+) -> list[float]:
     """Send one record at a time, and return each time in ms from produce() to the consumer."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all", **security})
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "none",
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 500,
+            **security,
         }
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
@@ -180,18 +199,20 @@ def lowest() -> None:
 # --- throughput -----------------------------------------------------------------------------------
 
 
-def throughput_of(name: str, bootstrap: str) -> dict[str, tuple[float, float]]:
+def throughput_of(
+    name: str, bootstrap: str, security: Mapping[str, Any] = PLAINTEXT, prefix: str = ""
+) -> dict[str, tuple[float, float]]:
     """Measure and return the produced and consumed MB/s for each kind of batch."""
     rates = {}
     value = os.urandom(RECORD_BYTES)
     records = THROUGHPUT_BYTES // RECORD_BYTES
     for kind, settings in BATCHES.items():
-        topic = f"throughput-{kind.replace(' ', '-')}"
-        create(bootstrap, topic, PARTITIONS)
-        produced = (
-            records * RECORD_BYTES / produce(bootstrap, topic, value, records, settings, PARTITIONS)
-        )
-        consumed = records * RECORD_BYTES / consume(bootstrap, topic, records)
+        topic = f"{prefix}throughput-{kind.replace(' ', '-')}"
+        create(bootstrap, topic, PARTITIONS, security)
+        own = {**settings, **security}
+        produce_s = produce(bootstrap, topic, value, records, own, PARTITIONS)
+        consume_s = read_all(bootstrap, topic, PARTITIONS, records, security)
+        produced, consumed = (records * RECORD_BYTES / took for took in (produce_s, consume_s))
         rates[kind] = (produced / 1e6, consumed / 1e6)
         print(
             f"{name:<14} 1 KiB records, {kind:<8} batches: produced {produced / 1e6:7.1f} MB/s   "
@@ -243,23 +264,6 @@ def produce(
     return time.perf_counter() - begun
 
 
-def consume(bootstrap: str, topic: str, records: int) -> float:
-    """Return the seconds until one consumer has read `records` records of a topic."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
-    )
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    begun, count = time.perf_counter(), 0
-    while count < records:
-        messages = consumer.consume(min(500, records - count), timeout=10)
-        assert messages, f"{count} of {records} records came, and then none"
-        assert all(message.error() is None for message in messages)
-        count += len(messages)
-    took = time.perf_counter() - begun
-    consumer.close()
-    return took
-
-
 def throughput() -> dict[str, tuple[float, float]]:
     """Return Esker's produced and consumed MB/s with a 250 ms commit interval."""
     settings = {"diskless.append.commit.interval.ms": "250"}
@@ -298,6 +302,29 @@ def kafka(ours: dict[str, tuple[float, float]] | None) -> None:
         )
 
 
+def running(bootstrap: str, command_config: Path | None, words: Sequence[str]) -> None:
+    """Measure and print end-to-end latency and throughput of a cluster that is already there."""
+    if unknown := set(words) - {"lowest", "throughput"}:
+        raise SystemExit(f"{min(unknown)}: of a running cluster only lowest and throughput")
+    try:
+        security = librdkafka_settings(command_config) if command_config else PLAINTEXT
+    except CommandConfigError as error:
+        raise SystemExit(str(error)) from None
+    prefix = f"bench-{os.getpid()}-{int(time.time())}-"
+    try:
+        if "lowest" in words:
+            create(bootstrap, f"{prefix}lowest", 1, security)
+            took = end_to_end(bootstrap, f"{prefix}lowest", LOWEST_RECORDS, security)
+            line(f"{bootstrap}, end to end", took, "")
+        if "throughput" in words:
+            throughput_of(bootstrap, bootstrap, security, prefix)
+    finally:
+        admin = admin_of(bootstrap, security)
+        made = [topic for topic in admin.list_topics(timeout=30).topics if topic.startswith(prefix)]
+        for future in admin.delete_topics(made).values() if made else ():
+            future.result(30)
+
+
 def esker(home: str, settings: dict[str, str], metrics: str | None = None) -> EskerCluster:
     """Start three quorum nodes and a broker; the returned context manager stops them.
 
@@ -315,11 +342,19 @@ def esker(home: str, settings: dict[str, str], metrics: str | None = None) -> Es
 
 def main() -> None:
     """Run the benchmarks that the command line names, or all benchmarks."""
-    if {"-h", "--help"} & set(sys.argv):
-        print(__doc__)
-        return
-    asked = [word for word in sys.argv[1:] if not word.startswith("-")]
-    words = asked or ["latency", "lowest", "throughput", "kafka"]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = ("latency", "lowest", "throughput", "kafka")
+    parser.add_argument("words", nargs="*", metavar="WORD", help=f"of {', '.join(names)}")
+    parser.add_argument("--bootstrap-server", metavar="HOST:PORT", help="a running cluster")
+    parser.add_argument("--command-config", type=Path, metavar="FILE", help="of its clients")
+    parser.add_argument("--tiny", action="store_true", help="see that it runs")
+    options = parser.parse_args()
+    if unknown := set(options.words) - set(names):
+        parser.error(f"{min(unknown)}: is none of {', '.join(names)}")
+    if options.command_config and not options.bootstrap_server:
+        parser.error("--command-config needs --bootstrap-server: own clusters are PLAINTEXT")
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -327,8 +362,12 @@ def main() -> None:
         f"commit={commit} python={platform.python_version()} machine={platform.machine()} "
         f"cores={os.cpu_count()} load={statistics.fmean(os.getloadavg()[:1]):.1f}"
     )
+    if options.bootstrap_server:
+        words = options.words or ["lowest", "throughput"]
+        running(options.bootstrap_server, options.command_config, words)
+        return
     ours = None
-    for word in words:
+    for word in options.words or names:
         match word:
             case "latency":
                 latency()
@@ -338,8 +377,6 @@ def main() -> None:
                 ours = throughput()
             case "kafka":
                 kafka(ours)
-            case _:
-                raise SystemExit(f"{word}: latency, lowest, throughput or kafka")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from spark_jobs.topics.coordinates import CoordinatesError
+from tests.benches import printed
 from tests.clients.secured import NODE, SecuredNode
 from tests.clients.steady_load import Load, read_all
 from tests.interop.conftest import kafka, kafka_release, written_by_kafka
@@ -207,6 +208,21 @@ def test_a_command_authenticates_with_the_token_in_a_file(node):
     assert "the token is refused: " in refused.stderr
     file.unlink()
     assert f"no token from {file.as_uri()}" in node.run("topics", "list", config=config).stderr
+
+
+@pytest.mark.soak
+def test_a_benchmark_measures_a_running_cluster_with_the_token_in_a_file(node):
+    file = node.home / "bench-token"
+    file.write_text(token())
+    config = node.home / "bench.properties"
+    config.write_text(
+        "security.protocol=SASL_SSL\n"
+        f"ssl.truststore.location={node.ca_file}\n"
+        f"sasl.mechanism={MECHANISM}\n"
+        f"sasl.oauthbearer.token.endpoint.url={file.as_uri()}\n"
+    )
+    where = ("--bootstrap-server", node.address("SASL_SSL"), "--command-config", str(config))
+    assert printed("bench_broker", *where, "--tiny").count("consumed") == 2
 
 
 def test_a_node_goes_on_under_load_with_new_tokens_after_the_end_of_others(node):

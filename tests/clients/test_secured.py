@@ -15,6 +15,7 @@ from esker.settings.properties import read_properties
 from raft.net.security import outgoing, outgoing_security
 from spark_jobs.readers.logs import LogsError
 from spark_jobs.topics.coordinates import CoordinatesError
+from tests.benches import printed
 from tests.clients.secured import (
     NODE,
     NODE_PASSWORD,
@@ -189,6 +190,19 @@ def test_a_command_connects_with_a_certificate_and_prints_no_wrong_password(node
     assert "user alice is refused" in refused.stderr
     assert "wrong" not in node.output.read_text()
     assert PASSWORD not in node.output.read_text()
+
+
+@pytest.mark.parametrize("way", [("SSL", ""), ("SASL_SSL", "SCRAM-SHA-512")], ids="-".join)
+def test_a_benchmark_measures_a_running_cluster_with_a_command_config(node, way):
+    protocol, mechanism = way
+    config = node.command_config(protocol, mechanism, *USERS.get(mechanism, ("", "")))
+    where = ("--bootstrap-server", node.address(protocol), "--command-config", str(config))
+    lines = printed("bench_broker", *where, "--tiny")
+    assert lines.count("end to end") == 1
+    assert lines.count("consumed") == 2
+    topics = node.run("topics", "list", config=config, protocol=protocol)
+    assert "t" in topics.stdout.split()
+    assert "bench-" not in topics.stdout
 
 
 @pytest.mark.soak

@@ -311,6 +311,30 @@ def test_a_read_committed_fetch_ends_before_an_open_transaction_and_waits_for_it
     claim(work)
 
 
+def test_a_waiting_read_committed_fetch_looks_up_again_only_at_another_stable_offset() -> None:
+    async def work(broker: Broker) -> None:
+        look_up, looked_up = broker.service._look_up, 0
+
+        async def counted(*given: Any) -> Any:
+            nonlocal looked_up
+            looked_up += 1
+            assert looked_up < 100, "the Fetch does not wait"
+            return await look_up(*given)
+
+        broker.service._look_up = counted  # type: ignore[method-assign]
+        broker.leader.number = 5
+        await broker.produce(1)
+        broker.leader.number = -1
+        waiting = asyncio.ensure_future(broker.fetch(0, isolation=1, max_wait_ms=30_000))
+        await broker.produce(2)
+        assert (looked_up, waiting.done()) == (1, False)
+        await broker.mark(5, 1)
+        assert (await waiting).last_stable_offset == 5
+        assert looked_up == 2
+
+    claim(work)
+
+
 def test_a_fetch_waits_for_min_bytes_and_at_most_max_wait() -> None:
     async def work(broker: Broker) -> None:
         loop = asyncio.get_running_loop()

@@ -11,6 +11,7 @@ import pytest
 from coordinator.errors import CoordinatorError
 from coordinator.leader_client import Failure
 from coordinator.transactions.state import State
+from diskless.apis.offsets import Offsets
 from diskless.apis.producers import ProducerApis, ProducerIds
 from diskless.apis.transaction_calls import TransactionCalls
 from diskless.transactions.owner import TransactionOwner
@@ -18,7 +19,9 @@ from diskless.transactions.proofs import client_error
 from records.kafka_errors import ErrorCode as E
 from records.rpc import transaction_log
 from records.rpc import transactions as rpc
+from records.rpc.list_offsets import ListOffsetsRequest
 from records.rpc.partitions import InitProducerIdRequest, InitProducerIdResponse
+from records.rpc.topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.diskless.calling import Caller, call
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import RecordsBroker, batch
@@ -50,11 +53,13 @@ class Broker:
             self.producer = (answer.producer_id, answer.producer_epoch)
         return answer.error_code
 
-    async def add(self, *partitions: tuple[str, int], version: int = 0) -> dict[Any, int]:
+    async def add(
+        self, *partitions: tuple[str, int], version: int = 0, name: str = ID
+    ) -> dict[Any, int]:
         """Add partitions; return their errors."""
         topic = rpc.AddPartitionsToTxnTopic
         request = rpc.AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=ID,
+            v3_and_below_transactional_id=name,
             v3_and_below_producer_id=self.producer[0],
             v3_and_below_producer_epoch=self.producer[1],
             v3_and_below_topics=tuple(topic(name=n, partitions=(p,)) for n, p in partitions),
@@ -65,6 +70,17 @@ class Broker:
             for result in answer.results_by_topic_v3_and_below
             for one in result.results_by_partition
         }
+
+    async def add_offsets(self, version: int, name: str = ID) -> int:
+        """Add the offsets of a group; return the error."""
+        request = rpc.AddOffsetsToTxnRequest(
+            transactional_id=name,
+            producer_id=self.producer[0],
+            producer_epoch=self.producer[1],
+            group_id="g",
+        )
+        answer = await call(self.calls.handlers, request, rpc.AddOffsetsToTxnResponse, version)
+        return int(answer.error_code)
 
     async def end(
         self,
@@ -86,7 +102,7 @@ class Broker:
         )
         return int(answer.error_code)
 
-    async def produce(self, sequence: int, version: int = 10) -> int:
+    async def produce(self, sequence: int, version: int = 10, name: str = ID) -> int:
         """Produce one transactional record to t-0; return the error."""
         records = batch(
             sequence,
@@ -96,8 +112,20 @@ class Broker:
             base_sequence=sequence,
             is_transactional=True,
         )
-        answer = await self.records.produce("t", 0, records, version=version, transactional_id=ID)
+        answer = await self.records.produce("t", 0, records, version=version, transactional_id=name)
         return int(answer.error_code)
+
+    async def latest(self, isolation: int) -> int:
+        """Return the end of t-0 by ListOffsets."""
+        topic = ListOffsetsRequest.ListOffsetsTopic
+        partition = topic.ListOffsetsPartition(partition_index=0, timestamp=-1)
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=isolation,
+            topics=(topic(name="t", partitions=(partition,)),),
+        )
+        answer = await Offsets(self.cluster, self.records.cache).find(request, 10)
+        return int(answer.topics[0].partitions[0].offset)
 
     async def completed(self, state: State) -> None:
         """Wait until the transaction's markers are done."""
@@ -229,6 +257,60 @@ def test_a_call_of_a_closed_connection_is_dropped() -> None:
         caller.closed = True
         assert await broker.end(caller=caller) == E.NOT_COORDINATOR
         assert broker.world.transaction_machine.image.ids[ID].state is State.ONGOING
+
+    story(told)
+
+
+def test_calls_of_one_transactional_id_go_one_at_a_time() -> None:
+    async def told(broker: Broker) -> None:
+        await broker.init()
+        await broker.add(("t", 0))
+        ask = broker.cluster.ask_transactions
+        under_way, most = 0, 0
+
+        async def slow(request: Any) -> Any:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(1)
+            answer = await ask(request)
+            under_way -= 1
+            return answer
+
+        broker.cluster.ask_transactions = slow  # type: ignore[method-assign]
+        codes = await asyncio.gather(broker.end(), broker.end())
+        assert most == 1
+        assert set(codes) <= {E.NONE, E.CONCURRENT_TRANSACTIONS}
+
+    story(told)
+
+
+def test_a_batch_of_a_topic_that_was_created_again_is_not_in_the_transaction() -> None:
+    async def told(broker: Broker) -> None:
+        await broker.init()
+        await broker.add(("t", 0))
+        deleted = DeleteTopicsRequest.DeleteTopicState(name="t")
+        request = DeleteTopicsRequest(topics=(deleted,), timeout_ms=1_000)
+        await broker.world.ask(request, DeleteTopicsResponse)
+        await broker.world.create("t")
+        assert await broker.produce(0) == E.INVALID_TXN_STATE
+        assert broker.end_offset == 0
+        await broker.end()
+        await broker.completed(State.COMPLETE_COMMIT)
+        assert broker.end_offset == 0  # nor has it a marker
+
+    story(told)
+
+
+def test_list_offsets_of_committed_records_ends_at_the_last_stable_offset() -> None:
+    async def told(broker: Broker) -> None:
+        await broker.init()
+        await broker.add(("t", 0))
+        assert await broker.produce(0) == 0
+        assert [await broker.latest(isolation) for isolation in (0, 1)] == [1, 0]
+        await broker.end()
+        await broker.completed(State.COMPLETE_COMMIT)
+        assert [await broker.latest(isolation) for isolation in (0, 1)] == [2, 2]
 
     story(told)
 

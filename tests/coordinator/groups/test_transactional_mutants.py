@@ -69,6 +69,52 @@ def the_number_is_ignored(patch: Patch) -> None:
     patch.setattr(decide_transactions, "_refuse_number", lambda *_: ErrorCode.NONE)
 
 
+def an_ended_number_is_accepted_again(patch: Patch) -> None:
+    """A commit is refused only under another number than the open one."""
+
+    def lenient(commit: Any, image: Any) -> ErrorCode:
+        producer = image.producers.get(commit.producer_id)
+        others = () if producer is None else producer.open
+        is_other = any(number != commit.transaction_number for number in others)
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if is_other else ErrorCode.NONE
+
+    patch.setattr(decide_transactions, "_refuse_number", lenient)
+
+
+def another_open_number_is_accepted(patch: Patch) -> None:
+    """A commit is refused only at or below the ended number."""
+
+    def lenient(commit: Any, image: Any) -> ErrorCode:
+        producer = image.producers.get(commit.producer_id)
+        has_ended = producer is not None and commit.transaction_number <= producer.ended_number
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if has_ended else ErrorCode.NONE
+
+    patch.setattr(decide_transactions, "_refuse_number", lenient)
+
+
+def a_repeated_marker_is_another_one(patch: Patch) -> None:
+    """The end of a transaction leaves its offsets pending, for a later marker to end again."""
+    end: Any = PendingOffsets.end
+
+    def forgetful(self: PendingOffsets, key: Any, *, is_committed: bool) -> Any:
+        _, _, counting = end(self, key, is_committed=is_committed)
+        return self, set(), counting
+
+    patch.setattr(PendingOffsets, "end", forgetful)
+
+
+def deleted_offsets_stay_pending(patch: Patch) -> None:
+    """OffsetDelete leaves the pending offset of its partition to the marker."""
+    apply = GroupsEdit._apply_offsets_removed
+
+    def partial(self: GroupsEdit, record: Any) -> None:
+        with pytest.MonkeyPatch.context() as only_here:
+            only_here.setattr(GroupsEdit, "_supersede", lambda _self, _id, group, _places: group)
+            apply(self, record)
+
+    patch.setattr(GroupsEdit, "_apply_offsets_removed", partial)
+
+
 def a_marker_ends_every_number(patch: Patch) -> None:
     """A marker ends all open transactions of its producer id."""
     apply = GroupsEdit._apply_markers
@@ -200,6 +246,22 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     "the number is ignored, in a random schedule": (
         the_number_is_ignored,
         lambda: rules.run_schedule(0),
+    ),
+    "an ended number is accepted again": (
+        an_ended_number_is_accepted_again,
+        rules.test_the_group_log_refuses_a_commit_of_an_ended_transaction_with_a_retriable_code,
+    ),
+    "another open number is accepted": (
+        another_open_number_is_accepted,
+        rules.test_the_group_log_refuses_a_commit_of_a_transaction_other_than_the_open_transaction,
+    ),
+    "a repeated marker is another one": (
+        a_repeated_marker_is_another_one,
+        rules.test_a_repeated_marker_does_not_change_the_outcome_of_its_transaction,
+    ),
+    "a deleted offset stays pending": (
+        deleted_offsets_stay_pending,
+        commits.test_deleting_an_offset_drops_its_pending_offsets_too,
     ),
     "a marker ends every number": (
         a_marker_ends_every_number,

@@ -77,6 +77,7 @@ def test_the_transaction_log_sends_a_marker_to_the_coordinator_to_which_its_part
     world.places.known[TOPIC] = 9
     world.pass_ms(1_000)
     assert world.state is State.COMPLETE_COMMIT
+    assert world.sent[-1][0] == 9
 
 
 def test_a_lagging_cluster_image_does_not_complete_a_transaction_without_its_marker() -> None:

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
+from unittest.mock import ANY
 
 import pytest
 
 from coordinator.batch import reads
-from coordinator.transactions import decide
+from coordinator.transactions import decide, markers
 from coordinator.transactions.leader import TransactionLog
 from coordinator.transactions.markers import MarkerDelivery
 from coordinator.transactions.state import State, Transaction
@@ -117,6 +118,11 @@ def the_log_ignores_ownership_epochs(patch: Patch) -> None:
     patch.setattr(decide, "_is_owned", lambda transaction, _epoch: transaction is not None)
 
 
+def any_broker_acquires_an_id(patch: Patch) -> None:
+    """The log's leader grants an id to any broker, not to the rendezvous choice only."""
+    patch.setattr(decide, "transaction_broker", lambda *_: ANY)
+
+
 def a_lagging_image_means_deleted(patch: Patch) -> None:
     """A partition that the leader's image lacks counts as deleted."""
 
@@ -128,6 +134,22 @@ def a_lagging_image_means_deleted(patch: Patch) -> None:
             self._queue(found, row)
 
     patch.setattr(MarkerDelivery, "_place", place)
+
+
+def an_unknown_partition_counts_as_deleted(patch: Patch) -> None:
+    """A marker is done if a batch coordinator does not know its partition."""
+    patch.setattr(markers, "_DONE", markers._DONE | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+def proofs_compare_topic_names(patch: Patch) -> None:
+    """The log's leader proves partitions by topic name, which a new topic may have."""
+
+    def proof(transaction: Transaction, wanted: Mapping[Any, str]) -> Any:
+        present = {(name, p) for (_, p), name in transaction.partitions.items()}
+        missing = {key: name for key, name in wanted.items() if (name, key[1]) not in present}
+        return transaction.number, missing
+
+    patch.setattr(decide, "proof", proof)
 
 
 def a_new_leader_forgets_prepared_transactions(patch: Patch) -> None:
@@ -171,6 +193,17 @@ def a_fence_leaves_the_epoch(patch: Patch) -> None:
         return fenced(before, now_ms)._replace(producer_epoch=before.producer_epoch)
 
     patch.setattr(decide, "fenced", careless)
+
+
+def a_fence_raises_the_epoch_twice(patch: Patch) -> None:
+    """A fence raises the epoch, and its Prepare state raises it again."""
+    fenced: Any = decide.fenced
+
+    def twice(before: Any, now_ms: int) -> Any:
+        after = fenced(before, now_ms)
+        return after._replace(producer_epoch=after.producer_epoch + 1)
+
+    patch.setattr(decide, "fenced", twice)
 
 
 def numbers_begin_again_with_a_producer(patch: Patch) -> None:
@@ -225,6 +258,13 @@ def a_late_batch_of_tv2_finds_another_epoch() -> None:
     assert decide.decide_prove(late, given).response.error_code == ErrorCode.PRODUCER_FENCED
 
 
+def a_proof_of_another_topic_is_refused() -> None:
+    """Check the row of the table with another topic of the same name."""
+    decisions.test_the_transaction_log_adds_and_proves_partitions_as_kafka_does(
+        decisions.ADDINGS[6]
+    )
+
+
 def the_last_epoch_is_refused() -> None:
     """Check the row of the table with epoch 32767."""
     decisions.test_the_transaction_log_adds_and_proves_partitions_as_kafka_does(
@@ -239,11 +279,27 @@ MUTANTS: Final[Mapping[str, tuple[Callable[[Patch], None], Callable[[], object]]
     "the number of offsets is ignored": (of_groups.the_number_is_ignored, schedules),
     "an owner goes on after a call in doubt": (an_owner_goes_on_after_a_call_in_doubt, schedules),
     "ownership epochs are ignored": (the_log_ignores_ownership_epochs, schedules),
+    "any broker acquires an id": (
+        any_broker_acquires_an_id,
+        claims.test_only_the_broker_chosen_by_rendezvous_hashing_acquires_a_transactional_id,
+    ),
     "a lagging image means deleted": (a_lagging_image_means_deleted, schedules),
+    "an unknown partition counts as deleted": (
+        an_unknown_partition_counts_as_deleted,
+        claims.test_the_transaction_log_sends_a_marker_to_the_coordinator_to_which_its_partition_moved,
+    ),
+    "proofs compare topic names": (
+        proofs_compare_topic_names,
+        a_proof_of_another_topic_is_refused,
+    ),
     "a new leader forgets": (a_new_leader_forgets_prepared_transactions, schedules),
     "one marker completes": (one_marker_completes_a_transaction, schedules),
     "the next transaction does not wait": (markers_do_not_wait_for_the_decision, schedules),
     "a fence leaves the epoch": (a_fence_leaves_the_epoch, schedules),
+    "a fence raises the epoch twice": (
+        a_fence_raises_the_epoch_twice,
+        decisions.test_init_producer_id_aborts_an_ongoing_transaction_under_the_next_epoch,
+    ),
     "numbers begin again": (numbers_begin_again_with_a_producer, schedules),
     "epochs pass the last one": (epochs_pass_the_last_one, schedules),
     "a transaction of TV2 leaves the epoch": (

@@ -371,6 +371,47 @@ def test_a_broker_refuses_impossible_producers_and_writes_nothing() -> None:
     story(told)
 
 
+@pytest.mark.parametrize("name", ["", "n" * 32_767], ids=["empty", "32 KB"])
+def test_each_call_with_an_impossible_transactional_id_is_refused_without_a_record(
+    name: str,
+) -> None:
+    async def told(broker: Broker) -> None:
+        await broker.init()
+        written = broker.world.transaction_machine.applied.offset
+        assert await broker.init(name=name) == E.INVALID_REQUEST
+        for version in (0, 3):
+            assert await broker.add(("t", 0), version=version, name=name) == {
+                ("t", 0): E.INVALID_REQUEST
+            }
+            assert await broker.add_offsets(version, name=name) == E.INVALID_REQUEST
+            assert await broker.end(version=version, name=name) == E.INVALID_REQUEST
+        assert await broker.produce(0, name=name) == E.INVALID_PRODUCER_ID_MAPPING
+        assert broker.end_offset == 0
+        assert broker.world.transaction_machine.applied.offset == written
+
+    story(told)
+
+
+@pytest.mark.parametrize("epoch", [-1, 32_766, 32_767])
+def test_each_call_with_an_epoch_that_nobody_was_given_is_refused_without_a_record(
+    epoch: int,
+) -> None:
+    async def told(broker: Broker) -> None:
+        await broker.init()
+        await broker.add(("t", 0))
+        written = broker.world.transaction_machine.applied.offset
+        broker.producer = (broker.producer[0], epoch)
+        assert await broker.add(("t", 0), version=3) == {("t", 0): E.PRODUCER_FENCED}
+        assert await broker.add_offsets(3) == E.PRODUCER_FENCED
+        assert await broker.end(version=3) == E.PRODUCER_FENCED
+        refused = E.INVALID_RECORD if epoch < 0 else E.INVALID_PRODUCER_EPOCH
+        assert await broker.produce(0) == refused
+        assert broker.end_offset == 0
+        assert broker.world.transaction_machine.applied.offset == written
+
+    story(told)
+
+
 def test_a_broker_refuses_transactional_ids_while_the_features_do_not_allow_transactions() -> None:
     async def told(broker: Broker) -> None:
         assert await broker.init() == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

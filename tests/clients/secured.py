@@ -5,6 +5,7 @@ The controller's listener is SASL_SSL, so that the node's own connections are se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -46,10 +47,12 @@ class SecuredNode:
         more: str = "",
         format_options: tuple[str, ...] = (),
         token_file: Path | None = None,
+        plain_users: Mapping[str, str] | None = None,
     ) -> None:
         """Write the settings of a node, and format its directory.
 
-        Args:  token_file: the token as which the node connects to its own controller, by
+        Args:  plain_users: passwords of more users than alice.
+               token_file: the token as which the node connects to its own controller, by
                    OAUTHBEARER; None: it connects by PLAIN.
         """
         self.home = home
@@ -63,7 +66,11 @@ class SecuredNode:
         self.ports = dict(zip(PROTOCOLS, clients, strict=True))
         self.controller = f"127.0.0.1:{controller}"  # SASL_SSL
         listeners = [f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()]
-        plain = f"{PLAIN_MODULE} required user_{USER}={quoted(PASSWORD)};"
+        users = " ".join(
+            f"user_{user}={quoted(password)}"
+            for user, password in {USER: PASSWORD, **(plain_users or {})}.items()
+        )
+        plain = f"{PLAIN_MODULE} required {users};"
         own = (
             f'{PLAIN_MODULE} required username="{NODE}" password="{NODE_PASSWORD}" '
             f'user_{NODE}="{NODE_PASSWORD}";'
@@ -122,6 +129,22 @@ class SecuredNode:
             line = in_properties(jaas(mechanism, user, password))
             lines += [f"sasl.mechanism={mechanism}", f"sasl.jaas.config={line}"]
         path = self.home / f"client-{protocol}-{mechanism}-{user}-{len(password)}.properties"
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    def token_config(self, protocol: str, token_file: Path) -> Path:
+        """Write client properties, for Kafka's tools and ours, of a user with a token in a file."""
+        module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
+        lines = [
+            f"security.protocol={protocol}",
+            "sasl.mechanism=OAUTHBEARER",
+            f"sasl.jaas.config={module}Module required;",
+            f"sasl.login.callback.handler.class={module}CallbackHandler",
+            f"sasl.oauthbearer.token.endpoint.url={token_file.as_uri()}",
+        ]
+        if protocol.endswith("SSL"):
+            lines += [f"ssl.truststore.location={self.ca_file}", "ssl.truststore.type=PEM"]
+        path = self.home / f"client-{protocol}-{token_file.name}.properties"
         path.write_text("\n".join(lines) + "\n")
         return path
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Final
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
-from tests.clients.secured import PASSWORD, PROTOCOLS, USER, SecuredNode
+from tests.clients.secured import NODE, PASSWORD, PROTOCOLS, USER, SecuredNode
 from tests.clients.test_go_clients import build_go
+from tests.clients.test_sessions import Account, rdkafka
 from tests.pki import Authority
 from tests.raft.net.oauth_world import AUDIENCE, FOREIGN_KEY, ISSUER, token, write_jwks
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -40,6 +45,8 @@ def node(tmp_path_factory):
         f"sasl.oauthbearer.expected.audience={AUDIENCE}\n"
         f"sasl.oauthbearer.expected.issuer={ISSUER}\n"
         f"connections.max.reauth.ms={SESSION_S * 1_000}\n"
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
+        f"super.users=User:{NODE};User:{USER};User:bob;User:CN=client,O=Esker\n"
     )
     with SecuredNode(home, MECHANISMS, more, format_options=tuple(users)) as started:
         made = started.run("topics", "create", "t", config=started.command_config("SASL_SSL"))
@@ -82,6 +89,9 @@ def test_a_franz_go_producer_is_admitted_with_the_right_secret_alone(node, progr
     assert run_go(program, node, way, right, certificate) == "acknowledged 1\n"
     if way[1]:
         assert "acknowledged" not in run_go(program, node, way, wrong, "")
+        if way[1] == "OAUTHBEARER":
+            expired_token = token(exp=int(time.time()) - 60)
+            assert "acknowledged" not in run_go(program, node, way, (USER, expired_token), "")
         return
     expired = node.ca.issue("old", valid=timedelta(minutes=-1)).write(tmp_path / "expired.pem")
     foreign = Authority("stranger").issue("client").write(tmp_path / "foreign.pem")
@@ -89,9 +99,30 @@ def test_a_franz_go_producer_is_admitted_with_the_right_secret_alone(node, progr
         assert "acknowledged" not in run_go(program, node, way, right, bad)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_franz_go_producer_authenticates_anew_under_load(node, program, mechanism):
+@pytest.mark.parametrize("way", WAYS[1:], ids="-".join)
+def test_a_franz_go_producer_authenticates_anew_under_load(node, program, way):
     count = SESSION_S * 3 * 100  # a record takes 10 ms and more
-    way = ("SASL_SSL", mechanism)
-    printed = run_go(program, node, way, secret_of(mechanism), "", count)
+    printed = run_go(program, node, way, secret_of(way[1]), "", count)
     assert printed == f"acknowledged {count}\n"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS[1:])
+def test_a_franz_go_producer_ends_when_its_user_is_deleted(node, program, protocol):
+    account = Account(node, (protocol, "SCRAM-SHA-512"), "carol")
+    way, secret = (protocol, account.mechanism), (account.name, account.password)
+    with ThreadPoolExecutor(1) as pool:
+        before = written(node)
+        printed = pool.submit(run_go, program, node, way, secret, "", 1_000_000)
+        wait_until(lambda: written(node) > before + 10, "the producer writes")
+        account.end()
+        assert printed.result().startswith("failed:")
+
+
+def written(node) -> int:
+    """Return the end offset of the topic."""
+    consumer = Consumer(rdkafka(node, "PLAIN", USER, PASSWORD) | {"group.id": "none"})
+    try:
+        end: int = consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=60)[1]
+        return end
+    finally:
+        consumer.close()

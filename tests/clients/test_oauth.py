@@ -58,10 +58,10 @@ def node(tmp_path_factory):
             renewing.join()
 
 
-def librdkafka_config(node, new_token):
+def librdkafka_config(node, new_token, protocol="SASL_SSL"):
     return {
-        "bootstrap.servers": node.address("SASL_SSL"),
-        "security.protocol": "sasl_ssl",
+        "bootstrap.servers": node.address(protocol),
+        "security.protocol": protocol.lower(),
         "ssl.ca.location": str(node.ca_file),
         "sasl.mechanism": MECHANISM,
         "oauth_cb": new_token,
@@ -69,12 +69,12 @@ def librdkafka_config(node, new_token):
     }
 
 
-def librdkafka(node, text: str, timeout_s: float) -> set[str]:
+def librdkafka(node, protocol: str, text: str, timeout_s: float) -> set[str]:
     """The topics that librdkafka lists with a token."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient(librdkafka_config(node, lambda _: (text, time.time() + 600)))
+    admin = AdminClient(librdkafka_config(node, lambda _: (text, time.time() + 600), protocol))
     admin.poll(0)
     try:
         return set(admin.list_topics(timeout=timeout_s).topics)
@@ -82,7 +82,7 @@ def librdkafka(node, text: str, timeout_s: float) -> set[str]:
         return set()
 
 
-def aiokafka_client(node, text: str, timeout_s: float) -> set[str]:
+def aiokafka_client(node, protocol: str, text: str, timeout_s: float) -> set[str]:
     """The topics that aiokafka lists with a token."""
     import ssl
 
@@ -96,8 +96,8 @@ def aiokafka_client(node, text: str, timeout_s: float) -> set[str]:
 
     async def list_topics():
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=node.address("SASL_SSL"),
-            security_protocol="SASL_SSL",
+            bootstrap_servers=node.address(protocol),
+            security_protocol=protocol,
             ssl_context=ssl.create_default_context(cafile=str(node.ca_file)),
             sasl_mechanism=MECHANISM,
             sasl_oauth_token_provider=Provider(),
@@ -113,7 +113,7 @@ def aiokafka_client(node, text: str, timeout_s: float) -> set[str]:
     return asyncio.run(list_topics())
 
 
-def kafka_python(node, text: str, timeout_s: float) -> set[str]:
+def kafka_python(node, protocol: str, text: str, timeout_s: float) -> set[str]:
     """The topics that kafka-python lists with a token."""
     import ssl
 
@@ -127,9 +127,9 @@ def kafka_python(node, text: str, timeout_s: float) -> set[str]:
 
     try:
         admin = KafkaAdminClient(
-            bootstrap_servers=node.address("SASL_SSL"),
+            bootstrap_servers=node.address(protocol),
             bootstrap_timeout_ms=int(timeout_s * 1_000),
-            security_protocol="SASL_SSL",
+            security_protocol=protocol,
             ssl_context=ssl.create_default_context(cafile=str(node.ca_file)),
             sasl_mechanism=MECHANISM,
             sasl_oauth_token_provider=Provider(),
@@ -143,22 +143,26 @@ def kafka_python(node, text: str, timeout_s: float) -> set[str]:
 
 
 CLIENTS = (librdkafka, aiokafka_client, kafka_python)
+SASL = ("SASL_PLAINTEXT", "SASL_SSL")
 
 
+@pytest.mark.parametrize("protocol", SASL)
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
-def test_a_client_with_a_valid_token_has_its_users_rights(node, client):
-    assert "t" in client(node, token(), 60)
-    assert "t" not in client(node, token(sub="stranger"), 60)
+def test_a_client_with_a_valid_token_has_its_users_rights(node, client, protocol):
+    assert "t" in client(node, protocol, token(), 60)
+    assert "t" not in client(node, protocol, token(sub="stranger"), 60)
 
 
+@pytest.mark.parametrize("protocol", SASL)
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
-def test_a_client_with_a_token_of_a_foreign_key_is_refused(node, client):
-    assert client(node, token(FOREIGN_KEY), 2) == set()
+def test_a_client_with_an_expired_token_or_one_of_a_foreign_key_is_refused(node, client, protocol):
+    bad = (token(FOREIGN_KEY), token(exp=int(time.time()) - 60))
+    assert [client(node, protocol, text, 2) for text in bad] == [set(), set()]
 
 
 def test_the_log_has_the_reason_of_a_refusal_and_no_token(node):
     bad = token(aud="somebody")
-    assert librdkafka(node, bad, 2) == set()
+    assert librdkafka(node, "SASL_SSL", bad, 2) == set()
     wait_until(
         lambda: "the token is refused: it is for another audience" in node.output.read_text(),
         "the refusal is logged",
@@ -193,13 +197,7 @@ def test_a_producer_goes_on_with_new_tokens_on_one_connection(node):
 
 def test_a_command_authenticates_with_the_token_in_a_file(node):
     file = node.home / "command-token"
-    config = node.home / "token.properties"
-    config.write_text(
-        "security.protocol=SASL_SSL\n"
-        f"ssl.truststore.location={node.ca_file}\n"
-        f"sasl.mechanism={MECHANISM}\n"
-        f"sasl.oauthbearer.token.endpoint.url={file.as_uri()}\n"
-    )
+    config = node.token_config("SASL_SSL", file)
     file.write_text(token())
     assert "t" in node.run("topics", "list", config=config).stdout.split()
     file.write_text(token(FOREIGN_KEY))
@@ -214,13 +212,7 @@ def test_a_command_authenticates_with_the_token_in_a_file(node):
 def test_a_benchmark_measures_a_running_cluster_with_the_token_in_a_file(node):
     file = node.home / "bench-token"
     file.write_text(token())
-    config = node.home / "bench.properties"
-    config.write_text(
-        "security.protocol=SASL_SSL\n"
-        f"ssl.truststore.location={node.ca_file}\n"
-        f"sasl.mechanism={MECHANISM}\n"
-        f"sasl.oauthbearer.token.endpoint.url={file.as_uri()}\n"
-    )
+    config = node.token_config("SASL_SSL", file)
     where = ("--bootstrap-server", node.address("SASL_SSL"), "--command-config", str(config))
     assert printed("bench_broker", *where, "--tiny").count("consumed") == 2
 
@@ -246,13 +238,7 @@ def test_esker_records_reads_with_tokens(node):
     with Load("spark", librdkafka_config(node, lambda _: (token(), time.time() + 600))) as load:
         load.wait_for_more("for Spark", 10)
     file = node.home / "spark-token"
-    config = node.home / "spark.properties"
-    config.write_text(
-        "security.protocol=SASL_SSL\n"
-        f"ssl.truststore.location={node.ca_file}\n"
-        f"sasl.mechanism={MECHANISM}\n"
-        f"sasl.oauthbearer.token.endpoint.url={file.as_uri()}\n"
-    )
+    config = node.token_config("SASL_SSL", file)
     options = {f"kafka.{name}": value for name, value in read_properties(config).items()} | {
         "kafka.bootstrap.servers": node.address("SASL_SSL"),
         "store": str(node.home / "objects"),
@@ -270,25 +256,19 @@ def test_esker_records_reads_with_tokens(node):
 @pytest.mark.soak
 @pytest.mark.java
 @pytest.mark.timeout(660)
-def test_a_java_client_authenticates_with_a_token_from_a_file(node, kafka, monkeypatch):
-    classes = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
+@pytest.mark.parametrize("protocol", SASL)
+def test_a_java_client_authenticates_with_a_valid_token_from_a_file_alone(
+    node, kafka, monkeypatch, protocol
+):
     file = node.home / "token"
     file.write_text(token())
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={file.as_uri()}"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", allowed)
-    config = node.home / "java.properties"
-    config.write_text(
-        "security.protocol=SASL_SSL\n"
-        f"ssl.truststore.location={node.ca_file}\n"
-        "ssl.truststore.type=PEM\n"
-        f"sasl.mechanism={MECHANISM}\n"
-        f"sasl.jaas.config={classes}Module required;\n"
-        f"sasl.login.callback.handler.class={classes}CallbackHandler\n"
-        f"sasl.oauthbearer.token.endpoint.url={file.as_uri()}\n"
-    )
-    where = ("--bootstrap-server", node.address("SASL_SSL"), "--command-config", str(config))
+    config = node.token_config(protocol, file)
+    where = ("--bootstrap-server", node.address(protocol), "--command-config", str(config))
     topics = "org.apache.kafka.tools.TopicCommand"
     assert "t" in kafka.run(topics, *where, "--list").out.split()
-    file.write_text(token(FOREIGN_KEY))
-    with pytest.raises(ToolFailedError, match=r"SaslAuthenticationException.*invalid_token"):
-        kafka.run(topics, *where, "--list")
+    for bad in (token(FOREIGN_KEY), token(exp=int(time.time()) - 60)):
+        file.write_text(bad)
+        with pytest.raises(ToolFailedError, match=r"SaslAuthenticationException.*invalid_token"):
+            kafka.run(topics, *where, "--list")

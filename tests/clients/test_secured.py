@@ -7,6 +7,8 @@ import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,8 @@ from tests.clients.secured import (
     SecuredNode,
 )
 from tests.interop.conftest import kafka, kafka_release, written_by_kafka
+from tests.interop.kafka_run import ToolFailedError
+from tests.pki import Authority
 from tests.processes import run
 from tests.waiting import wait_until
 
@@ -231,13 +235,28 @@ def test_kafkas_tools_create_a_scram_user_with_which_a_java_client_authenticates
 @pytest.mark.timeout(660)
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 def test_a_java_client_authenticates_with_each_security_protocol_and_sasl_mechanism(
-    node, kafka, way
+    node, kafka, way, tmp_path
 ):
     protocol, mechanism = way
-    identity = USERS.get(mechanism, ("", ""))
-    config = node.command_config(protocol, mechanism, *identity)
-    where = ("--bootstrap-server", node.address(protocol), "--command-config", str(config))
-    assert "t" in kafka.run(TOPICS, *where, "--list").out.split()
+    user, password = USERS.get(mechanism, ("", ""))
+    config = node.command_config(protocol, mechanism, user, password)
+
+    def listed(file: Path) -> list[str]:
+        where = ("--bootstrap-server", node.address(protocol), "--command-config", str(file))
+        return kafka.run(TOPICS, *where, "--list").out.split()
+
+    assert "t" in listed(config)
+    if mechanism:
+        with pytest.raises(ToolFailedError, match="SaslAuthenticationException"):
+            listed(node.command_config(protocol, mechanism, user, "wrong"))
+        return
+    expired = node.ca.issue("old", valid=timedelta(minutes=-1)).write(tmp_path / "expired.pem")
+    foreign = Authority("stranger").issue("client").write(tmp_path / "foreign.pem")
+    for bad in (expired, foreign):
+        file = tmp_path / "bad.properties"
+        file.write_text(config.read_text().replace(str(node.client_file), str(bad)))
+        with pytest.raises(ToolFailedError):
+            listed(file)
 
 
 def write(node: SecuredNode, value: bytes) -> None:

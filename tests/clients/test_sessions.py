@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,49 +33,86 @@ from confluent_kafka.admin import (
 from tests.clients.secured import NODE, PASSWORD, USER, SecuredNode
 from tests.interop.conftest import kafka, kafka_release, written_by_kafka
 from tests.pki import Authority
+from tests.raft.net.oauth_world import AUDIENCE, ISSUER, token, write_jwks
 from tests.waiting import wait_until
 
 __all__ = ["kafka", "kafka_release", "written_by_kafka"]
 
 pytestmark = pytest.mark.slow
 
-SESSION_S: Final = 3
+SESSION_S: Final = 3  # also the lifetime of a token
 SESSIONS: Final = 3  # that each client lives through
-MECHANISM: Final = "SCRAM-SHA-512"
+CERTIFICATE_S: Final = 60
+SCRAM: Final = {
+    "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
+    "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
+}
+MECHANISMS: Final = ("PLAIN", *SCRAM, "OAUTHBEARER")
+SASL: Final = ("SASL_PLAINTEXT", "SASL_SSL")
+QUICK: Final = {("SASL_PLAINTEXT", "OAUTHBEARER"), ("SASL_SSL", "SCRAM-SHA-512")}
+WAYS: Final = [
+    pytest.param(
+        way, marks=() if way in QUICK else pytest.mark.soak, id="-".join(filter(None, way))
+    )
+    for way in [("SSL", ""), *((protocol, one) for protocol in SASL for one in MECHANISMS)]
+]
+LIBRARIES: Final = ("librdkafka", "aiokafka", "kafka_python")
 Send = Callable[[bytes], None]
+
+
+def password_of(name: str) -> str:
+    return f"secret of {name}"
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
+    home = tmp_path_factory.mktemp("sessions")
     more = (
-        f"listener.name.sasl_ssl.connections.max.reauth.ms={SESSION_S * 1_000}\n"
+        "".join(
+            f"listener.name.{protocol.lower()}.connections.max.reauth.ms={SESSION_S * 1_000}\n"
+            for protocol in SASL
+        )
+        + f"sasl.oauthbearer.jwks.endpoint.url={write_jwks(home / 'jwks.json')}\n"
+        f"sasl.oauthbearer.expected.audience={AUDIENCE}\n"
+        f"sasl.oauthbearer.expected.issuer={ISSUER}\n"
+        "sasl.oauthbearer.clock.skew.seconds=1\n"
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
         f"super.users=User:{USER};User:{NODE}\n"
     )
-    home = tmp_path_factory.mktemp("sessions")
-    with SecuredNode(home, ("PLAIN", MECHANISM), more) as started:
+    users = {name: password_of(name) for name in LIBRARIES}
+    with SecuredNode(home, MECHANISMS, more, plain_users=users) as started:
         made = started.run("topics", "create", "t", config=started.command_config("SASL_SSL"))
         assert made.returncode == 0, made.stderr
         yield started
 
 
 class Account:
-    """A user with the right to write to the topic `t`, both of which may be taken away."""
+    """A user with all rights on the topic `t`. The rights may be taken away, and the user end."""
 
-    def __init__(self, node: SecuredNode, name: str) -> None:
-        self.name, self.password = name, f"secret of {name}"
+    def __init__(self, node: SecuredNode, way: tuple[str, str], name: str) -> None:
+        self.node, self.name = node, name
+        self.protocol, self.mechanism = way
+        self.password = password_of(name)
+        self._has_ended = False
         self._admin = AdminClient(rdkafka(node, "PLAIN", USER, PASSWORD))
+        principal = f"User:{name}"
+        if self.protocol == "SSL":
+            principal = f"User:CN={name},O=Esker"
+            valid = timedelta(seconds=CERTIFICATE_S)
+            own = node.ca.issue(name, hosts=(), valid=valid)
+            self.certificate = str(own.write(node.home / f"{name}.pem"))
         self._acl = (
             ResourceType.TOPIC,
             "t",
             ResourcePatternType.LITERAL,
-            f"User:{name}",
+            principal,
             "*",
-            AclOperation.WRITE,
+            AclOperation.ALL,
             AclPermissionType.ALLOW,
         )
-        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        self._alter(UserScramCredentialUpsertion(name, info, self.password.encode()))
+        if self.mechanism in SCRAM:
+            info = ScramCredentialInfo(SCRAM[self.mechanism], 4096)
+            self._alter(UserScramCredentialUpsertion(name, info, self.password.encode()))
         self.allow()
 
     def allow(self) -> None:
@@ -85,8 +123,16 @@ class Account:
         for future in self._admin.delete_acls([AclBindingFilter(*self._acl)]).values():
             assert len(future.result(60)) == 1
 
-    def delete(self) -> None:
-        self._alter(UserScramCredentialDeletion(self.name, ScramMechanism.SCRAM_SHA_512))
+    def token(self) -> str:
+        """Return a token of one session; once the user has ended, an expired one."""
+        lifetime_s = -60 if self._has_ended else SESSION_S
+        return token(sub=self.name, exp=int(time.time()) + lifetime_s)
+
+    def end(self) -> None:
+        """Delete the user, or issue no more valid tokens; a certificate expires by itself."""
+        self._has_ended = True
+        if self.mechanism in SCRAM:
+            self._alter(UserScramCredentialDeletion(self.name, SCRAM[self.mechanism]))
 
     def _alter(self, change: Any) -> None:
         for future in self._admin.alter_user_scram_credentials([change]).values():
@@ -105,22 +151,51 @@ def rdkafka(node: SecuredNode, mechanism: str, user: str, password: str) -> dict
     }
 
 
-def options(node: SecuredNode, account: Account) -> dict[str, Any]:
-    """Return the settings of aiokafka and kafka-python."""
-    return {
-        "bootstrap_servers": node.address("SASL_SSL"),
-        "security_protocol": "SASL_SSL",
-        "ssl_context": ssl.create_default_context(cafile=str(node.ca_file)),
-        "sasl_mechanism": MECHANISM,
-        "sasl_plain_username": account.name,
-        "sasl_plain_password": account.password,
+def options(account: Account, token_provider: Any) -> dict[str, Any]:
+    """Return the settings of aiokafka and kafka-python.
+
+    Args:  token_provider: the class of the library from which a provider is derived.
+    """
+    settings: dict[str, Any] = {
+        "bootstrap_servers": account.node.address(account.protocol),
+        "security_protocol": account.protocol,
         "request_timeout_ms": 10_000,
     }
+    if account.protocol.endswith("SSL"):
+        context = ssl.create_default_context(cafile=str(account.node.ca_file))
+        if account.protocol == "SSL":
+            context.load_cert_chain(account.certificate)
+        settings["ssl_context"] = context
+    if account.mechanism:
+        settings["sasl_mechanism"] = account.mechanism
+    if account.mechanism == "OAUTHBEARER":
+        settings["sasl_oauth_token_provider"] = token_provider()
+    elif account.mechanism:
+        settings["sasl_plain_username"] = account.name
+        settings["sasl_plain_password"] = account.password
+    return settings
 
 
-def librdkafka(node: SecuredNode, account: Account) -> tuple[Send, Callable[[], None]]:
-    settings = rdkafka(node, MECHANISM, account.name, account.password)
-    producer = Producer(settings | {"linger.ms": 0, "message.timeout.ms": 20_000})
+def librdkafka(account: Account) -> tuple[Send, Callable[[], None]]:
+    settings: dict[str, Any] = {
+        "bootstrap.servers": account.node.address(account.protocol),
+        "security.protocol": account.protocol.lower(),
+        "log_level": 0,
+        "linger.ms": 0,
+        "message.timeout.ms": 20_000,
+    }
+    if account.protocol.endswith("SSL"):
+        settings["ssl.ca.location"] = str(account.node.ca_file)
+    if account.protocol == "SSL":
+        own = account.certificate
+        settings |= {"ssl.certificate.location": own, "ssl.key.location": own}
+    if account.mechanism:
+        settings["sasl.mechanism"] = account.mechanism
+    if account.mechanism == "OAUTHBEARER":
+        settings["oauth_cb"] = lambda _: (account.token(), time.time() + SESSION_S)
+    elif account.mechanism:
+        settings |= {"sasl.username": account.name, "sasl.password": account.password}
+    producer = Producer(settings)
 
     def send(value: bytes) -> None:
         done: list[Any] = []
@@ -132,13 +207,18 @@ def librdkafka(node: SecuredNode, account: Account) -> tuple[Send, Callable[[], 
     return send, lambda: None
 
 
-def aiokafka(node: SecuredNode, account: Account) -> tuple[Send, Callable[[], None]]:
+def aiokafka(account: Account) -> tuple[Send, Callable[[], None]]:
     from aiokafka import AIOKafkaProducer
+    from aiokafka.abc import AbstractTokenProvider
+
+    class Tokens(AbstractTokenProvider):
+        async def token(self) -> str:
+            return account.token()
 
     loop = asyncio.new_event_loop()
 
     async def start() -> AIOKafkaProducer:
-        producer = AIOKafkaProducer(**options(node, account))
+        producer = AIOKafkaProducer(**options(account, Tokens))
         await producer.start()
         return producer
 
@@ -154,10 +234,15 @@ def aiokafka(node: SecuredNode, account: Account) -> tuple[Send, Callable[[], No
     return send, close
 
 
-def kafka_python(node: SecuredNode, account: Account) -> tuple[Send, Callable[[], None]]:
+def kafka_python(account: Account) -> tuple[Send, Callable[[], None]]:
     from kafka import KafkaProducer
+    from kafka.net.sasl.oauth import AbstractTokenProvider
 
-    producer = KafkaProducer(**options(node, account), delivery_timeout_ms=20_000)
+    class Tokens(AbstractTokenProvider):
+        def token(self) -> str:
+            return account.token()
+
+    producer = KafkaProducer(**options(account, Tokens), delivery_timeout_ms=20_000)
 
     def send(value: bytes) -> None:
         producer.send("t", value).get(timeout=40)
@@ -174,10 +259,10 @@ def fails(send: Send) -> str:
     return ""
 
 
-def live_through(node: SecuredNode, client: Callable[..., Any]) -> None:
-    """Write while sessions, the right and the user of one client end."""
-    account = Account(node, client.__name__)
-    send, close = client(node, account)
+def live_through(node: SecuredNode, way: tuple[str, str], client: Callable[..., Any]) -> None:
+    """Write while sessions, the rights and the user of one client end."""
+    account = Account(node, way, client.__name__)
+    send, close = client(account)
     try:
         wait_until(lambda: not fails(send), "the first record is written")
         end = time.monotonic() + SESSIONS * SESSION_S
@@ -188,10 +273,11 @@ def live_through(node: SecuredNode, client: Callable[..., Any]) -> None:
         wait_until(lambda: "authoriz" in fails(send).lower(), "a client without the right")
         account.allow()
         close()  # a producer of aiokafka does not try again
-        send, close = client(node, account)
+        send, close = client(account)
         wait_until(lambda: not fails(send), "a client with the right writes again")
-        account.delete()
-        wait_until(lambda: fails(send), "a deleted user's session ends")
+        if account.mechanism != "PLAIN":  # whose users last as long as their node
+            account.end()
+            wait_until(lambda: fails(send), "the session of a user that has ended is over")
     finally:
         close()
 
@@ -199,9 +285,12 @@ def live_through(node: SecuredNode, client: Callable[..., Any]) -> None:
 CLIENTS: Final = (librdkafka, aiokafka, kafka_python)
 
 
-def test_clients_write_through_the_ends_of_sessions_until_right_and_user_are_revoked(node) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_clients_write_through_the_ends_of_sessions_until_right_and_user_are_revoked(
+    node, way
+) -> None:
     with ThreadPoolExecutor(len(CLIENTS)) as pool:
-        for done in [pool.submit(live_through, node, client) for client in CLIENTS]:
+        for done in [pool.submit(live_through, node, way, client) for client in CLIENTS]:
             done.result()
     assert "secret of" not in node.output.read_text()
 
@@ -264,14 +353,52 @@ def test_a_client_with_an_expired_or_foreign_certificate_is_refused(node, librar
 @pytest.mark.soak
 @pytest.mark.java
 @pytest.mark.timeout(660)
-@pytest.mark.parametrize("mechanism", ["PLAIN", MECHANISM])
-def test_a_java_producer_authenticates_anew_under_load(node, kafka, mechanism) -> None:
-    account = Account(node, f"java-{mechanism}")
-    user, password = (USER, PASSWORD) if mechanism == "PLAIN" else (account.name, account.password)
-    config = node.command_config("SASL_SSL", mechanism, user, password)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("protocol", SASL)
+def test_a_java_producer_authenticates_anew_under_load(
+    node, kafka, protocol, mechanism, monkeypatch
+) -> None:
+    account = Account(node, (protocol, mechanism), LIBRARIES[0])
+    if mechanism == "OAUTHBEARER":
+        file = node.home / "java-token"
+        file.write_text(token(sub=account.name))
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={file.as_uri()}"
+        monkeypatch.setenv("JAVA_TOOL_OPTIONS", allowed)
+        config = node.token_config(protocol, file)
+    else:
+        config = node.command_config(protocol, mechanism, account.name, account.password)
     done = kafka.run(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", "t", "--num-records", "3000", "--record-size", "10", "--throughput", "200"),
-        *("--bootstrap-server", node.address("SASL_SSL"), "--command-config", str(config)),
+        *("--bootstrap-server", node.address(protocol), "--command-config", str(config)),
     )
     assert "3000 records sent" in done.out
+
+
+@pytest.mark.soak
+@pytest.mark.java
+@pytest.mark.timeout(660)
+@pytest.mark.parametrize("protocol", SASL)
+def test_a_java_consumer_ends_when_its_user_is_deleted(node, kafka, protocol) -> None:
+    account = Account(node, (protocol, "SCRAM-SHA-512"), "java")
+    config = node.command_config(protocol, account.mechanism, account.name, account.password)
+    send, _ = librdkafka(account)
+    send(b"read before")
+    words = kafka.command(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--topic", "t", "--partition", "0", "--offset", "earliest"),
+        *("--bootstrap-server", node.address(protocol), "--command-config", str(config)),
+    )
+    errors = node.home / "java-consumer"
+    with (
+        errors.open("wb") as file,
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=file) as consumer,
+    ):
+        try:
+            assert consumer.stdout is not None
+            assert consumer.stdout.readline()
+            account.end()
+            assert consumer.wait(120) != 0
+        finally:
+            consumer.kill()
+    assert "SaslAuthenticationException" in errors.read_text()

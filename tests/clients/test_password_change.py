@@ -39,7 +39,11 @@ class PasswordCluster(Cluster):
         super().write(node, controllers, own)
         users = " ".join(f'user_{user}="{old_secret(user)}"' for user in names())
         me = f"node-{node}"
-        text = self.file(node).read_text().replace("OLD:PLAINTEXT", "OLD:SASL_SSL")
+        text = (
+            self.file(node)
+            .read_text()
+            .replace("CONTROLLER_OLD:PLAINTEXT", "CONTROLLER_OLD:SASL_SSL")
+        )
         self.file(node).write_text(
             f'{text}{LISTENER}={PLAIN_MODULE} required username="{me}" '
             f'password="{old_secret(me)}" {users};\n'

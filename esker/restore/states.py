@@ -37,12 +37,15 @@ from coordinator.controller.checkpoint import image_records
 from coordinator.controller.decide.placement import new_partition
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.machine import ControllerMachine
+from coordinator.groups.checkpoint import image_values as group_values
 from coordinator.groups.machine import GroupMachine
 from coordinator.image_machine import ImageMachine
+from coordinator.transactions.checkpoint import image_values as transaction_values
 from coordinator.transactions.machine import TransactionMachine
 from coordinator.transactions.state import OPEN
 from esker.restore.appending import Appended, append_tail
 from esker.restore.errors import RestoreError
+from esker.restore.open_transactions import Outcomes, end_in_coordinator, end_in_groups
 from esker.restore.plan import Choices, ChosenLog
 from esker.restore.tail import HIGHEST, Tail, UncommittedIds
 from raft.driver.config import METADATA_GROUP
@@ -170,7 +173,12 @@ def restore_states(
             _skip_missing(found.machine, (missing or {}).get(partition, set()))
             objects = tail.objects.get(partition, ())
             append_tail(store, image, partition, objects, restored.appended)
-        writer = _Writer(files, scratch, choices, restored)
+        transactions = TransactionMachine()
+        for group, log in choices.logs.items():
+            if group.topic == TRANSACTION_STATE:
+                load_machine(transactions, log, files)
+        outcomes = Outcomes(transactions.image)
+        writer = _Writer(files, scratch, choices, restored, outcomes)
         for group, log in choices.logs.items():
             if group.topic == DISKLESS_METADATA:
                 writer.write_coordinator(log, coordinators[group.partition])
@@ -179,7 +187,7 @@ def restore_states(
             if group.topic == CONSUMER_OFFSETS:
                 writer.write_groups(load_machine(GroupMachine(), log, files), log)
             elif group.topic == TRANSACTION_STATE:
-                writer.write_transactions(load_machine(TransactionMachine(), log, files), log)
+                writer.write_transactions(transactions, log)
     finally:
         for coordinator in coordinators.values():
             coordinator.machine.close()
@@ -353,15 +361,24 @@ class _Writer:
     """Changes the states for the new cluster and writes their checkpoints."""
 
     def __init__(
-        self, files: FileSystem, scratch: Path, choices: Choices, restored: Restored
+        self,
+        files: FileSystem,
+        scratch: Path,
+        choices: Choices,
+        restored: Restored,
+        outcomes: Outcomes,
     ) -> None:
         self._files = files
         self._scratch = scratch
         self._choices = choices
         self._restored = restored
+        self._outcomes = outcomes
 
     def write_coordinator(self, log: ChosenLog, coordinator: _Coordinator) -> None:
-        """Write a batch coordinator's checkpoint: leases closed, counters above the lost ones."""
+        """Write a batch coordinator's checkpoint: leases closed, counters above the lost ones.
+
+        Transactions that no marker would end are ended.
+        """
         machine, restored = coordinator.machine, self._restored
         store = machine.store
         store.begin()
@@ -374,6 +391,7 @@ class _Writer:
         for lease_id, lease in sorted(store.leases.items()):
             if lease.rewrite is not None and lease.orphans:
                 store.leases[lease_id] = lease._replace(orphans=())
+        end_in_coordinator(store, self._outcomes, machine.last_timestamp)
         store.counters.next_lease_id += IDS
         store.counters.next_object_id += IDS
         objects = restored.objects.setdefault(log.group.partition, set())
@@ -511,10 +529,14 @@ class _Writer:
                 )
 
     def write_groups(self, machine: GroupMachine, log: ChosenLog) -> None:
-        """Write the group log's checkpoint: no offset is above its partition's exact end."""
+        """Write the group log's checkpoint: no offset is above its partition's exact end.
+
+        Pending offsets whose transaction no marker would end are ended.
+        """
+        image = end_in_groups(machine.image, self._outcomes, machine.last_timestamp)
 
         def values() -> Iterator[bytes]:
-            for value in machine.freeze().values():
+            for value in group_values(image):
                 if not value:
                     continue  # a pause
                 record = decode_record(value)
@@ -560,11 +582,11 @@ class _Writer:
         """Write the transaction log's checkpoint: later transactions have higher numbers.
 
         A batch coordinator may have seen transactions that this copy lacks, and refuses their
-        numbers. An open transaction keeps its number, and ends under it.
+        numbers. An open transaction keeps its number, and ends under it: an Ongoing one is aborted.
         """
 
         def values() -> Iterator[bytes]:
-            for value in machine.freeze().values():
+            for value in transaction_values(self._outcomes.image):
                 if not value:
                     continue  # a pause
                 record = decode_record(value)

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from msgspec import structs
+
 from coordinator.batch.state import Lease
+from coordinator.transactions.state import State
 from esker.restore.run import Prepared, prepare
 from esker.server.bootstrap import bootstrap_records, topic_id
 from raft.driver.config import METADATA_GROUP
@@ -29,7 +32,7 @@ from raft.wire.responses import Group
 from records.batch_writer import build_value_batch
 from records.diskless import LeaseState
 from records.frame import encode_record
-from records.groups import GroupOffsetsRecord, GroupOwnerRecord
+from records.groups import GroupOffsetsRecord, GroupOwnerRecord, PendingGroupOffsetsRecord
 from records.internal_topics import CONSUMER_OFFSETS, DISKLESS_METADATA, TRANSACTION_STATE
 from records.metadata import (
     PartitionRecord,
@@ -38,10 +41,15 @@ from records.metadata import (
     TopicRecord,
 )
 from records.schema import MetadataRecord
-from records.transactions import TransactionalIdOwnerRecord, TransactionStateRecord
+from records.transactions import (
+    TransactionalIdOwnerRecord,
+    TransactionPartitionsRecord,
+    TransactionStateRecord,
+)
 from records.types import Epoch, NodeId
 from snapshot.reader import CheckpointReader
 from tests.coordinator.batch.actors import TOPIC, Broker, batch, create
+from tests.coordinator.batch.contract_transactions import send
 from tests.coordinator.batch.subjects import MemoryWorld
 
 CLUSTER_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -158,6 +166,89 @@ def transaction_records() -> list[MetadataRecord]:
             )
         )
     return records
+
+
+def transaction_of_7(state: State, number: int) -> list[MetadataRecord]:
+    """The transaction log: producer 7, whose newest transaction has this number and state."""
+    base = TransactionStateRecord(
+        transactional_id="x",
+        producer_id=7,
+        producer_epoch=0,
+        last_producer_epoch=-1,
+        timeout_ms=60_000,
+        state=int(State.EMPTY),
+        transaction_number=number - 1,
+        epoch_began_at_ms=TIME,
+        started_at_ms=-1,
+        updated_at_ms=TIME,
+    )
+    topic = TransactionPartitionsRecord.Topic
+    records: list[MetadataRecord] = [
+        TransactionalIdOwnerRecord(
+            transactional_id="x",
+            ownership_epoch=1,
+            broker_id=101,
+            broker_epoch=40,
+            acquired_at_ms=TIME,
+        ),
+        base,
+        TransactionPartitionsRecord(
+            transactional_id="x",
+            transaction_number=number,
+            topics=(
+                topic(topic_id=TOPIC, topic_name="t", partitions=(0,)),
+                topic(topic_id=GROUPS.topic_id, topic_name=CONSUMER_OFFSETS, partitions=(0,)),
+            ),
+            metadata_offset=1,
+            added_at_ms=TIME,
+        ),
+    ]
+    if state is not State.ONGOING:
+        records.append(
+            structs.replace(base, state=int(state), transaction_number=number, started_at_ms=TIME)
+        )
+    return records
+
+
+def open_logs(transactions: Sequence[MetadataRecord]) -> Logs:
+    """All logs of a cluster; transaction 8 of producer 7 is open in a partition and in a group."""
+
+    async def story() -> list[MetadataRecord]:
+        world = MemoryWorld()
+        world.view.raise_level(4)
+        await create(world)
+        broker = Broker(world, 101, 40)
+        await broker.acquire()
+        await send(broker, batch(records=10))
+        assert await send(broker, batch(producer=7), numbers=(8,)) == [(0, 10)]
+        return [record for _, record in world.coordinator.log]
+
+    owner, committed = group_records(5)
+    assert isinstance(committed, GroupOffsetsRecord)
+    (topic,) = committed.topics
+    (partition,) = topic.partitions
+    pending = PendingGroupOffsetsRecord(
+        group_id="g",
+        ownership_epoch=7,
+        sequence=2,
+        commits=(
+            PendingGroupOffsetsRecord.Commit(
+                producer_id=7,
+                producer_epoch=0,
+                transaction_number=8,
+                topics=(
+                    structs.replace(
+                        topic, partitions=(structs.replace(partition, committed_offset=9),)
+                    ),
+                ),
+            ),
+        ),
+    )
+    logs = lost_logs()
+    logs[COORDINATOR] = [(EPOCH, one) for one in asyncio.run(story())]
+    logs[GROUPS] = [(EPOCH, one) for one in (owner, committed, pending)]
+    logs[TRANSACTIONS] = [(EPOCH, one) for one in transactions]
+    return logs
 
 
 def lost_logs(*, has_topic: bool = True, committed_offset: int = 10) -> Logs:

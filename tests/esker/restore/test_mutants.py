@@ -1,7 +1,8 @@
 """A restore without one of its rules is found out by the story that is named beside it.
 
-Source: docs/design/restore.md#the-four-rules. The mutants of rules 3 and 4 that concern brokers are
-in tests/diskless/test_leader_epochs.py and tests/diskless/test_lineage.py.
+Source: docs/design/restore.md#the-four-rules, docs/design/restore.md#open-transactions. The mutants
+of rules 3 and 4 that concern brokers are in tests/diskless/test_leader_epochs.py and
+tests/diskless/test_lineage.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any, Final
 import pytest
 
 from coordinator.batch.state import Lease
-from esker.restore import run, states
+from coordinator.transactions.state import State
+from esker.restore import open_transactions, run, states
+from esker.restore.open_transactions import Outcomes
 from esker.restore.plan import ChosenLog
 from records.diskless import ControllerEpochRecord
 from tests.esker.restore import test_directories, test_states
@@ -73,6 +76,26 @@ def leaves_group_offsets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(states._Writer, "_limited", lambda _self, _group, topics: tuple(topics))
 
 
+def leaves_transactions_open(patch: pytest.MonkeyPatch) -> None:
+    """Readers of committed records stop for ever at a transaction whose markers nobody sends."""
+    patch.setattr(states, "end_in_coordinator", lambda *_: None)
+
+
+def leaves_offsets_pending(patch: pytest.MonkeyPatch) -> None:
+    """A group's offset is unstable for ever."""
+    patch.setattr(states, "end_in_groups", lambda image, *_: image)
+
+
+def aborts_what_the_log_has_committed(patch: pytest.MonkeyPatch) -> None:
+    """An acknowledged transaction whose markers were lost is aborted."""
+    patch.setattr(Outcomes, "is_committed", lambda *_: False)
+
+
+def leaves_ongoing_transactions_to_their_producers(patch: pytest.MonkeyPatch) -> None:
+    """A producer that lives commits a transaction whose acknowledged batches were lost."""
+    patch.setattr(open_transactions, "fenced", lambda before, _: before)
+
+
 def does_not_wait(patch: pytest.MonkeyPatch) -> None:
     """Brokers of the old cluster delete and acknowledge meanwhile."""
     patch.setattr(run, "WAITED_TIMEOUTS", 0)
@@ -85,6 +108,16 @@ def claims_nothing(patch: pytest.MonkeyPatch) -> None:
         pass
 
     patch.setattr(run, "write_claim", nothing)
+
+
+def _ended(state: State, number: int, outcome: int) -> Callable[[Path], None]:
+    ends = test_states.test_a_transaction_without_a_marker_on_its_way_is_ended_by_the_restore
+    return lambda path: ends(path, state, number, outcome)
+
+
+def _left_to_its_leader(state: State) -> Callable[[Path], None]:
+    ends = test_states.test_a_transaction_that_the_transaction_log_has_open_is_left_to_its_leader
+    return lambda path: ends(path, state)
 
 
 _OF_STATES: Final = test_states.test_each_counter_jumps_over_all_that_the_lost_cluster_can_have_used
@@ -121,6 +154,11 @@ _WAIT: Final = (
         ),
         (takes_all_records_for_committed, _EXACT_END),
         (leaves_group_offsets, _EXACT_END),
+        (leaves_transactions_open, _ended(State.COMPLETE_ABORT, 8, 0)),
+        (leaves_offsets_pending, _ended(State.COMPLETE_COMMIT, 8, 1)),
+        (aborts_what_the_log_has_committed, _ended(State.COMPLETE_COMMIT, 8, 1)),
+        (aborts_what_the_log_has_committed, _left_to_its_leader(State.PREPARE_COMMIT)),
+        (leaves_ongoing_transactions_to_their_producers, _left_to_its_leader(State.ONGOING)),
     ],
 )
 def test_a_state_that_breaks_a_rule_is_caught(

@@ -10,12 +10,22 @@ from pathlib import Path
 import pytest
 
 from coordinator.controller.reconciliation import Reconciliation
+from coordinator.transactions.state import State
 from esker.restore.errors import RestoreError
 from raft.driver.config import METADATA_GROUP
-from records.diskless import CoordinatorState, DisklessBrokerState, LeaseState, ObjectsState
+from records.diskless import (
+    AbortedState,
+    CoordinatorState,
+    DisklessBrokerState,
+    LeaseState,
+    ObjectsState,
+    ProducersState,
+    RunsState,
+)
 from records.features import ESKER_VERSION
-from records.groups import GroupOffsetsRecord, GroupsState
+from records.groups import GroupOffsetsRecord, GroupsState, PendingGroupOffsetsRecord
 from records.metadata import FeatureLevelRecord, ProducerIdsRecord, RegisterBrokerRecord
+from records.schema import MetadataRecord
 from records.timelines import PartitionTimelinesRecord, TimelineRecord
 from records.transactions import TransactionsState, TransactionStateRecord
 from tests.coordinator.batch.actors import TOPIC
@@ -28,7 +38,9 @@ from tests.esker.restore.lost import (
     TRANSACTIONS,
     lease_of,
     lost_logs,
+    open_logs,
     prepared,
+    transaction_of_7,
     transaction_records,
     write_node,
 )
@@ -158,6 +170,58 @@ def test_the_next_transaction_of_an_id_has_a_number_that_no_coordinator_has_seen
         (owners,) = new.of(TRANSACTIONS, TransactionsState)
         assert isinstance(owners, TransactionsState)
         assert owners.next_ownership_epoch >= 3 + 2**20
+
+
+@pytest.mark.parametrize(
+    ("state", "number", "outcome"),
+    [
+        (State.COMPLETE_COMMIT, 8, 1),
+        (State.COMPLETE_ABORT, 8, 0),
+        (State.COMPLETE_COMMIT, 9, 0),  # the log has the outcome of the newest transaction only
+        (State.ONGOING, 7, 0),  # the coordinator is ahead of the log
+        (None, 0, 0),
+    ],
+)
+def test_a_transaction_without_a_marker_on_its_way_is_ended_by_the_restore(
+    tmp_path: Path, state: State | None, number: int, outcome: int
+) -> None:
+    """Number 8 is open in a batch coordinator and in a group."""
+    records = [] if state is None else transaction_of_7(state, number)
+    source = write_node(tmp_path / "101", open_logs(records))
+    with prepared(tmp_path / "scratch", source) as (_, new):
+        (row,) = new.of(COORDINATOR, ProducersState)
+        assert isinstance(row, ProducersState)
+        assert (row.open_numbers, row.ended_numbers) == ((-1,), (8,))
+        outcomes = [one for runs in new.of(COORDINATOR, RunsState) for one in marker_outcomes(runs)]
+        assert outcomes == [outcome]
+        assert len(new.of(COORDINATOR, AbortedState)) == (not outcome)
+        assert not new.of(GROUPS, PendingGroupOffsetsRecord)
+        (offsets,) = new.of(GROUPS, GroupOffsetsRecord)
+        assert isinstance(offsets, GroupOffsetsRecord)
+        assert offsets.topics[0].partitions[0].committed_offset == (9 if outcome else 5)
+
+
+def marker_outcomes(runs: MetadataRecord) -> tuple[int, ...]:
+    """Return the outcomes of the markers of a partition."""
+    assert isinstance(runs, RunsState)
+    return tuple(runs.marker_outcomes)
+
+
+@pytest.mark.parametrize("state", [State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT])
+def test_a_transaction_that_the_transaction_log_has_open_is_left_to_its_leader(
+    tmp_path: Path, state: State
+) -> None:
+    source = write_node(tmp_path / "101", open_logs(transaction_of_7(state, 8)))
+    with prepared(tmp_path / "scratch", source) as (_, new):
+        (row,) = new.of(COORDINATOR, ProducersState)
+        assert isinstance(row, ProducersState)
+        assert row.open_numbers == (8,)
+        assert new.of(GROUPS, PendingGroupOffsetsRecord)
+        (found,) = new.of(TRANSACTIONS, TransactionStateRecord)
+        assert isinstance(found, TransactionStateRecord)
+        is_fenced = state is State.ONGOING  # its producer may have lost batches
+        assert found.state == (State.PREPARE_ABORT if is_fenced else state)
+        assert (found.transaction_number, found.producer_epoch) == (8, int(is_fenced))
 
 
 def test_a_restored_cluster_finalizes_the_level_of_its_records(tmp_path: Path) -> None:

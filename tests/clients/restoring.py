@@ -7,16 +7,20 @@ is at the same offset, or at or above the exact end of its partition, where the 
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import QUICK
@@ -25,6 +29,7 @@ from tests.waiting import DEADLINE_S, wait_until
 
 PAUSE_S: Final = 0.002
 AT_ONCE: Final = 500
+TRANSACTION_TIMEOUT_MS: Final = 10_000
 
 
 class Shown(NamedTuple):
@@ -105,6 +110,151 @@ class Settled(NamedTuple):
             f"acknowledged {whole} = exact {self.exact} + tail {len(self.tail)} + lost "
             f"{len(self.lost_ms)}; {self.doubled} doubled by the tail"
         )
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction of `TransactionalLoad`: its value is in every partition, or in none."""
+
+    commits: bool
+    answered_ms: float = math.inf  # when its end was acknowledged
+
+
+class Transactions:
+    """The transactions of one producer, by value and in order."""
+
+    def __init__(self) -> None:
+        self.sent: dict[bytes, Transaction] = {}
+
+    @property
+    def acknowledged(self) -> int:
+        """Return the number of transactions whose end was acknowledged."""
+        return sum(one.answered_ms < math.inf for one in self.sent.values())
+
+    def settle(
+        self,
+        found: Mapping[tuple[int, int], Shown],
+        partitions: int,
+        cut_ms: float,
+    ) -> SettledTransactions:
+        """Return what became of each transaction for a reader of committed records.
+
+        Each log of a restored cluster is a beginning of the lost one, so whole transactions are
+        followed by one at most that is there in part, and by none. Fails for any other sight, for
+        an aborted record, and for a commit that was acknowledged before the cut and is not whole.
+        Forgets those that are not whole.
+        """
+        visible = Counter(shown.value for shown in found.values())
+        whole, halves, lost, aborted = 0, 0, 0, 0
+        is_over = False
+        for value, one in list(self.sent.items()):
+            count = visible[value]
+            if not one.commits:
+                assert not count, f"aborted, and visible: {value!r}"
+                aborted += 1
+                continue
+            assert not (is_over and count), f"{value!r} is visible, and one before it is not whole"
+            if count == partitions:
+                whole += 1
+                continue
+            is_over = True
+            assert one.answered_ms >= cut_ms, f"{value!r} is in {count} of {partitions} partitions"
+            halves += count > 0
+            lost += one.answered_ms < math.inf
+            del self.sent[value]
+        return SettledTransactions(whole, halves, lost, aborted)
+
+
+class SettledTransactions(NamedTuple):
+    """What became of transactions after a restore."""
+
+    whole: int
+    halves: int  # one at most: committed while the cut was taken
+    lost: int  # acknowledged ones that are not whole
+    aborted: int
+
+    def __str__(self) -> str:
+        return (
+            f"transactions: {self.whole} whole, {self.halves} in part, {self.lost} acknowledged "
+            f"ones lost, {self.aborted} aborted"
+        )
+
+
+class TransactionalLoad:
+    """A transactional producer in a thread: a record in each partition; every fourth one aborts."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, transactions: Transactions
+    ) -> None:
+        self._transactions = transactions
+        self._topic, self._partitions = topic, partitions
+        self._bootstrap = bootstrap
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.failures: list[str] = []
+
+    def _make(self, transactional_id: str) -> Producer:
+        return Producer(
+            QUICK
+            | {
+                "bootstrap.servers": self._bootstrap,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "linger.ms": 0,
+            }
+        )
+
+    def leave_one_open(self) -> None:
+        """Begin a transaction of another producer, which never ends it."""
+        value = f"open-{secrets.token_hex(4)}".encode()
+        self._transactions.sent[value] = Transaction(commits=False)
+        self._open = self._make("left-open")
+        self._open.init_transactions(30)
+        self._open.begin_transaction()
+        self._produce(self._open, value)
+        assert self._open.flush(30) == 0
+
+    def _produce(self, producer: Producer, value: bytes) -> None:
+        for partition in range(self._partitions):
+            producer.produce(self._topic, value, partition=partition)
+
+    def _run(self) -> None:
+        producer = self._make("ledger")
+        if not self._until_done(producer.init_transactions):
+            return
+        number, token = 0, secrets.token_hex(4)
+        while not self._stop.is_set():
+            value = f"{token}-txn-{number:06d}".encode()
+            one = Transaction(commits=number % 4 != 3)
+            self._transactions.sent[value] = one
+            number += 1
+            producer.begin_transaction()
+            self._produce(producer, value)
+            end = producer.commit_transaction if one.commits else producer.abort_transaction
+            if not self._until_done(end):
+                return
+            one.answered_ms = time.time() * 1_000
+
+    def _until_done(self, call: Callable[[float], None]) -> bool:
+        """Call until it succeeds; return False if the load ends before, or the call fails."""
+        while not self._stop.is_set():
+            try:
+                call(1.0)
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    self.failures.append(str(error))
+                    return False
+            else:
+                return True
+        return False
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
 
 
 class Load:
@@ -269,6 +419,22 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[tuple[int, int
     finally:
         consumer.close()
     return found
+
+
+def wait_for_open_transactions(bootstrap: str, topic: str, partitions: int) -> None:
+    """Wait until no transaction is open in a topic: all end at the high watermark."""
+    admin = AdminClient(QUICK | {"bootstrap.servers": bootstrap})
+    places = [TopicPartition(topic, one) for one in range(partitions)]
+
+    def ends(isolation: IsolationLevel) -> list[int]:
+        asked = dict.fromkeys(places, OffsetSpec.latest())
+        found = admin.list_offsets(asked, isolation_level=isolation, request_timeout=10)
+        return [found[place].result().offset for place in places]
+
+    def are_ended() -> bool:
+        return ends(IsolationLevel.READ_COMMITTED) == ends(IsolationLevel.READ_UNCOMMITTED)
+
+    wait_until(are_ended, f"{topic} has no open transaction")
 
 
 def commit(bootstrap: str, group: str, offsets: Mapping[tuple[str, int], int]) -> None:

@@ -24,12 +24,15 @@ from tests.clients.restoring import (
     Ledger,
     Load,
     Settled,
+    TransactionalLoad,
+    Transactions,
     delete,
     manifests,
     newest_cut_ms,
     read_all,
     restore,
     set_aside,
+    wait_for_open_transactions,
     wait_for_records,
 )
 from tests.examples import examples, first_seed
@@ -44,6 +47,7 @@ SETTINGS: Final = {
     "controller.quorum.election.timeout.ms": "2000",
     "controller.quorum.fetch.timeout.ms": "4000",
     "initial.broker.registration.timeout.ms": "110000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
 OUTAGES_S: Final = (0.0, 1.5, 30.0)
 
@@ -94,35 +98,54 @@ def failing_backups(cluster: EskerCluster, outage_s: float) -> Iterator[None]:
 
 
 def lose_and_restore(
-    cluster: EskerCluster, ledger: Ledger, lose: Loss, random: Random, timeline: int
+    cluster: EskerCluster,
+    ledger: Ledger,
+    transactions: Transactions,
+    lose: Loss,
+    random: Random,
+    timeline: int,
 ) -> None:
-    """Lose a cluster under load at a random moment, restore it, and settle the ledger."""
+    """Lose a cluster under load at a random moment, restore it, and settle the ledgers."""
     from_backup = lose is _lose_every_directory
     outage_s, tail = random.choice(OUTAGES_S), random.random() < 0.7
-    with Load(cluster.bootstrap, TOPIC, PARTITIONS, ledger):
+    words = (cluster.bootstrap, TOPIC, PARTITIONS)
+    with Load(*words, ledger), TransactionalLoad(*words, transactions) as in_transactions:
         wait_for_records(ledger, len(ledger.acknowledged) + 100)
+        before = transactions.acknowledged
+        wait_until(lambda: transactions.acknowledged > before + 20, "transactions are acknowledged")
         time.sleep(random.uniform(0, 6))
         with failing_backups(cluster, outage_s):
             wait_for_records(ledger, len(ledger.acknowledged) + 20)
+            in_transactions.leave_one_open()
             cluster.kill()
+    assert not in_transactions.failures
     began, cut_ms = time.monotonic(), newest_cut_ms(cluster)
     done = restore(cluster, lose(cluster), from_backup=from_backup, tail=tail)
     took_s = time.monotonic() - began
     assert not done["missingObjects"]
     assert manifests(cluster), "the restored cluster begins without a backup"
     cluster.start()
-    found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
+    wait_for_open_transactions(cluster.bootstrap, TOPIC, PARTITIONS)
+    found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)  # of committed records
     exact_ends = exact_ends_of(done, found)
     settled = ledger.settle(found, exact_ends)
-    left_out = sum(one["records"] for one in done["tail"]["leftOut"]) if tail else None
+    left_out = sum(one["records"] for one in left_out_of(done)) if tail else None
     print(
         f"timeline {timeline}, backups failed for {outage_s} s: {settled}"
         f" (left out of the tail: {left_out}); restored in {took_s:.1f} s"
     )
+    print(transactions.settle(found, PARTITIONS, cut_ms if from_backup else 0))
     check(settled, left_out, cut_ms if from_backup else 0)
     for (partition, offset), shown in found.items():
         is_new = offset >= exact_ends[partition]
         assert (shown.leader_epoch == timeline) == is_new, (partition, offset, shown)
+
+
+def left_out_of(done: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what `apply` printed as left out of the tail, but for transactional batches."""
+    for one in done["tail"]["leftOut"]:
+        if one["reason"] != "transactional":
+            yield one
 
 
 def exact_ends_of(done: dict[str, Any], found: dict[tuple[int, int], Any]) -> dict[int, int]:
@@ -148,7 +171,7 @@ def check(settled: Settled, left_out: int | None, cut_ms: float) -> None:
 
 def run_moments(directory: Path, lose: Loss, moments: int) -> None:
     seed = first_seed()
-    random, ledger = Random(seed), Ledger()
+    random, ledger, transactions = Random(seed), Ledger(), Transactions()
     print(f"reproduce: ESKER_FIRST_SEED={seed}")
     with EskerCluster(directory, settings=SETTINGS) as cluster:
         cluster.start()
@@ -156,7 +179,7 @@ def run_moments(directory: Path, lose: Loss, moments: int) -> None:
         manifest = cluster.store / "backup" / cluster.cluster_id / "manifest"
         wait_until(lambda: manifest.is_dir() and list(manifest.iterdir()), "the first backup")
         for timeline in range(1, moments + 1):
-            lose_and_restore(cluster, ledger, lose, random, timeline)
+            lose_and_restore(cluster, ledger, transactions, lose, random, timeline)
 
 
 @pytest.mark.soak

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
+from coordinator.transactions.state import State
 from esker.client.client import MAX_INT64, ClientError, KafkaClient, no_such_partition
 from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import (
@@ -108,7 +109,10 @@ async def _list(client: KafkaClient, request: ListTransactionsRequest) -> dict[s
         if answer.error_code:
             raise ClientError(f"broker {node}: {error_name(answer.error_code)}", answer.error_code)
         if answer.unknown_state_filters:
-            raise ClientError(f"no such state of a transaction: {answer.unknown_state_filters[0]}")
+            unknown, states = answer.unknown_state_filters[0], ", ".join(s.label for s in State)
+            raise ClientError(
+                f"no such state of a transaction: {unknown}; --state is one of {states}"
+            )
         found |= {one.transactional_id: one for one in answer.transaction_states}
     return dict(sorted(found.items()))
 

@@ -126,7 +126,9 @@ def test_transactions_list_prints_the_transactions_of_every_broker_by_id() -> No
 def test_transactions_list_refuses_an_unknown_state() -> None:
     result = CliRunner().invoke(app, ["transactions", "list", "--state", "Idle"])
     assert result.exit_code == 1
-    assert "no such state of a transaction: Idle" in result.output
+    assert (
+        "no such state of a transaction: Idle; --state is one of Empty, Ongoing," in result.output
+    )
 
 
 def test_transactions_describe_prints_the_answer_of_the_broker_that_owns_the_id() -> None:

@@ -22,7 +22,7 @@ from records.errors import RecordError
 from records.rpc.security import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.pki import Authority
 from tests.raft.net.sasl_world import PASSWORD, USER, World, frame_of, scram_first
-from tests.raft.net.test_security import Echo, ask, ca, client_tls, pki, server_tls
+from tests.raft.net.test_security import Echo, ask, ca, client_tls, closed_lines, pki, server_tls
 from tests.waiting import wait_until_async
 
 __all__ = ["ca", "pki"]
@@ -68,7 +68,12 @@ def test_a_thousand_half_handshakes_keep_no_other_client_out(
 
 @pytest.mark.parametrize("names", [1_000, 20_000])
 def test_a_client_with_a_huge_certificate_keeps_no_other_client_out(
-    on_loop: Any, ca: Authority, pki: Path, tmp_path: Path, names: int
+    on_loop: Any,
+    ca: Authority,
+    pki: Path,
+    tmp_path: Path,
+    names: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     hosts = tuple(f"host-{number}.example" for number in range(names))
     ca.issue("huge", hosts=hosts).write(tmp_path / "huge.pem")
@@ -92,6 +97,7 @@ def test_a_client_with_a_huge_certificate_keeps_no_other_client_out(
             assert (await ask(server, good)).endswith(b"hello")
 
     on_loop(main())
+    assert closed_lines(caplog) == (["tls_handshake_failed"] if names > 1_000 else [])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from raft.net import Listener, connect
 from raft.net.certificates import TlsContexts, TlsSettingError, TlsSettings
@@ -43,6 +44,11 @@ def pki(ca, tmp_path_factory):
     node = ca.issue("node", hosts=("localhost", "127.0.0.1", "esker:node:7"))
     node.write(root / "node.pem")
     ca.issue("old", valid=timedelta(minutes=-1)).write(root / "expired.pem")
+    broken = ca.issue("broken")
+    der = bytearray(broken.certificate.public_bytes(Encoding.DER))
+    der[-1] ^= 1  # of the signature
+    key = broken.pem.partition(b"-----BEGIN CERTIFICATE")[0]
+    (root / "broken.pem").write_bytes(key + ssl.DER_cert_to_PEM_cert(bytes(der)).encode())
     ca.issue("other", hosts=("elsewhere.example",)).write(root / "elsewhere.pem")
     Authority("stranger").issue("server").write(root / "foreign.pem")
     return root
@@ -188,8 +194,8 @@ def test_a_client_certificate_gives_the_connection_its_principal(on_loop, pki, k
     on_loop(main())
 
 
-@pytest.mark.parametrize("key", [None, "foreign.pem", "expired.pem"])
-def test_a_listener_refuses_a_client_without_a_valid_certificate(on_loop, pki, key):
+@pytest.mark.parametrize("key", [None, "foreign.pem", "expired.pem", "broken.pem"])
+def test_a_listener_refuses_a_client_without_a_valid_certificate(on_loop, pki, key, caplog):
     async def main():
         tls = server_tls(
             pki,
@@ -200,8 +206,18 @@ def test_a_listener_refuses_a_client_without_a_valid_certificate(on_loop, pki, k
                 await ask(server, OutgoingSecurity(tls=client_tls(pki, key)))
             await wait_until_async(lambda: server.listener.ended[Reason.TLS_FAILED] == 1)
             assert server.principals == []
+            good = OutgoingSecurity(tls=client_tls(pki, "client.pem"))
+            assert (await ask(server, good)).endswith(b"hello")
 
     on_loop(main())
+    assert closed_lines(caplog) == ["tls_handshake_failed"]
+
+
+def closed_lines(caplog):
+    """Return the reasons in the log lines of connections that a listener closed."""
+    return [
+        line.partition("closed=")[2].split()[0] for line in caplog.messages if "closed=" in line
+    ]
 
 
 @pytest.mark.parametrize("key", ["foreign.pem", "expired.pem", "elsewhere.pem"])
@@ -402,7 +418,7 @@ def test_a_user_authenticates_by_each_sasl_mechanism(on_loop, pki, mechanism, ov
 @pytest.mark.parametrize("mechanism", SASL.enabled)
 @pytest.mark.parametrize("user", ["alice", "mallory"])
 def test_a_listener_gives_the_same_error_for_a_wrong_password_and_an_unknown_user(
-    on_loop, mechanism, user
+    on_loop, mechanism, user, caplog
 ):
     async def main():
         async with Echo(ListenerSecurity(sasl=SASL)) as server:
@@ -415,6 +431,7 @@ def test_a_listener_gives_the_same_error_for_a_wrong_password_and_an_unknown_use
             await wait_until_async(lambda: server.listener.ended[Reason.AUTHENTICATION_FAILED] == 1)
 
     on_loop(main())
+    assert closed_lines(caplog) == ["authentication_failed"]
 
 
 def test_a_listener_refuses_a_disabled_mechanism_and_names_the_enabled_mechanisms(on_loop):

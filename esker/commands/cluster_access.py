@@ -278,7 +278,12 @@ def warn_of_age(image_age_ms: int) -> None:
 def stop_on(name: str, error_code: int, message: str | None) -> None:
     """End the command if the response has an error, printing `name` and the message."""
     if error_code:
-        fail(message or f"{name}: {error_name(error_code)}")
+        text = message or f"{name}: {error_name(error_code)}"
+        if error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            text = (
+                f"{text.rstrip('.')}; the node's log names the missing operation (decision=denied)"
+            )
+        fail(text)
 
 
 def pairs(text: list[str], option: str) -> dict[str, str]:

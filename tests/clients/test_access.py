@@ -68,6 +68,9 @@ def test_a_client_may_create_the_topics_that_an_entry_allows_also_after_a_restar
             future.result()
         assert creates(node, "mine-1") == ""
         assert DENIED in creates(node, "other")
+        listed = node.run("topics", "list", config=node.command_config("SSL"), protocol="SSL")
+        assert listed.returncode == 1
+        assert "the node's log names the missing operation" in listed.stderr
     with node:
         admin = admin_of(node)
         everything = AclBindingFilter(
@@ -87,3 +90,4 @@ def test_a_client_may_create_the_topics_that_an_entry_allows_also_after_a_restar
     lines = node.output.read_text().splitlines()
     denials = [line for line in lines if f"decision=denied principal='{CLIENT}'" in line]
     assert any("operation=CREATE resource_type=TOPIC resource='other'" in one for one in denials)
+    assert any("operation=DESCRIBE resource_type=CLUSTER" in one for one in denials)

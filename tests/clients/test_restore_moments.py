@@ -118,6 +118,7 @@ def lose_and_restore(
             wait_for_records(ledger, len(ledger.acknowledged) + 20)
             in_transactions.leave_one_open()
             cluster.kill()
+            lost_ms = time.time() * 1_000
     assert not in_transactions.failures
     began, cut_ms = time.monotonic(), newest_cut_ms(cluster)
     done = restore(cluster, lose(cluster), from_backup=from_backup, tail=tail)
@@ -131,7 +132,8 @@ def lose_and_restore(
     settled = ledger.settle(found, exact_ends)
     left_out = sum(one["records"] for one in left_out_of(done)) if tail else None
     print(
-        f"timeline {timeline}, backups failed for {outage_s} s: {settled}"
+        f"timeline {timeline}, backups failed for {outage_s} s, newest cut "
+        f"{(lost_ms - cut_ms) / 1_000:.1f} s before the loss: {settled}"
         f" (left out of the tail: {left_out}); restored in {took_s:.1f} s"
     )
     print(transactions.settle(found, PARTITIONS, cut_ms if from_backup else 0))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from spark_jobs.topics.records_source import EskerRecords
 from tests.clients.cluster import EskerCluster
@@ -56,6 +56,12 @@ class TopicsWorld:
         """Delete the records below an offset."""
         place = TopicPartition(topic, partition, before)
         self.admin.delete_records([place])[place].result()
+
+    def log_start(self, topic: str, partition: int) -> int:
+        """Return the first offset that is not deleted."""
+        place = TopicPartition(topic, partition)
+        found = self.admin.list_offsets({place: OffsetSpec.earliest()})[place].result()
+        return int(found.offset)
 
     def producer(self, codec: str = "none", **config: Any) -> Producer:
         """Return a producer whose batches are small."""

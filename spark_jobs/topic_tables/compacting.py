@@ -110,13 +110,12 @@ def _replace(table: Table, tasks: Sequence[FileScanTask], directory: str) -> Rep
     path = f"{directory}/{secrets.token_hex(8)}.parquet"
     with table.io.new_output(path).create() as stream:
         pq.write_table(rows, stream, compression="zstd", row_group_size=1 << 20)
-    paths = {task.file.file_path for task in tasks}
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(PAUSE_S * attempt)
             table.refresh()
-        there = {task.file.file_path: task for task in table.scan().plan_files()}
-        if any(one not in there or there[one].delete_files for one in paths):
+        now = _unchanged(table, tasks)
+        if now is None:
             break
         made = parquet_file_to_data_file(table.io, table.metadata, path)
         if made.record_count != sum(task.file.record_count for task in tasks):
@@ -128,8 +127,8 @@ def _replace(table: Table, tasks: Sequence[FileScanTask], directory: str) -> Rep
                 table.transaction() as transaction,
                 transaction.update_snapshot().overwrite() as update,
             ):
-                for one in paths:
-                    update.delete_data_file(there[one].file)
+                for one in now:
+                    update.delete_data_file(one.file)
                 update.append_data_file(made)
         except CommitFailedException:
             continue
@@ -137,6 +136,14 @@ def _replace(table: Table, tasks: Sequence[FileScanTask], directory: str) -> Rep
         return Replaced(len(tasks), made.record_count, before, made.file_size_in_bytes)
     table.io.delete(path)
     return None
+
+
+def _unchanged(table: Table, tasks: Sequence[FileScanTask]) -> list[FileScanTask] | None:
+    """Return files as the table has them now, or None if one is gone or has deleted rows."""
+    there = {task.file.file_path: task for task in table.scan().plan_files()}
+    now = [there.get(task.file.file_path) for task in tasks]
+    found = [one for one in now if one is not None and not one.delete_files]
+    return found if len(found) == len(now) else None
 
 
 def _read(table: Table, tasks: Sequence[FileScanTask]) -> pa.Table:

@@ -368,6 +368,14 @@ class DirectoryJob:
 
     # --- data files -----------------------------------------------------------------------------
 
+    def _check_written(self, data: DataRange, letters: bool) -> None:
+        """Raise JobError for a file that a task wrote and this process does not see."""
+        if not self._is_whole(data, letters):
+            raise JobError(
+                f"{self.store.uri}: a task wrote {data.key(self.topic)}, and the driver does not "
+                "see it: do all workers share this directory? The next start writes it again"
+            )
+
     def _is_whole(self, data: DataRange, letters: bool) -> bool:
         keys = [data.key(self.topic)]
         if letters:
@@ -416,6 +424,9 @@ class DirectoryJob:
                     f"{self.topic}: a bad record at {bad.first_bad} (--on-bad-record dead-letter "
                     "keeps bad records in files of their own)"
                 )
+            for data, outcome in zip(left, written, strict=True):
+                if outcome.unknown is None:
+                    self._check_written(data, letters)
             unknown = [one.unknown for one in written if one.unknown is not None]
             if not unknown:
                 return done

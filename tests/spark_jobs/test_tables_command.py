@@ -108,10 +108,11 @@ def test_the_tables_commands_write_and_describe_a_table(world: TopicsWorld, tmp_
     )
 
     world.create("compacted", cleanup_policy="compact")
-    words_of = words(world, tmp_path / "lake", "run", "--once")
-    words_of[2] = "compacted"
-    refused = CliRunner().invoke(app, words_of)
-    assert (refused.exit_code, "cleanup.policy=compact" in refused.output) == (2, True)
+    for command in ("backfill", "run"):
+        words_of = words(world, tmp_path / "lake", command)
+        words_of[2] = "compacted"
+        refused = CliRunner().invoke(app, words_of)
+        assert (refused.exit_code, "cleanup.policy=compact" in refused.output) == (2, True)
     words_of[2] = "missing"
     assert "missing" in CliRunner().invoke(app, words_of).output
 

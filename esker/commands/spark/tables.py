@@ -180,6 +180,7 @@ def backfill(
     """
     values = _values(value_format, schema_file, message, schemas)
     at = target(None, bootstrap_server)
+    _refuse_compacted(at, topics, timeout_ms)
     made = _settings(
         at, store, endpoint, region, namespace, timeout_ms,
         max_records=max_records, on_bad_record=on_bad_record.value,

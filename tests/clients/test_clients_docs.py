@@ -8,6 +8,8 @@ from typing import Final
 
 import pytest
 
+from raft.net.sasl import MECHANISMS
+from raft.net.security import PLAINTEXT, PROTOCOLS
 from tests.clients.table import CLIENTS, ROWS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -55,3 +57,12 @@ def test_the_clients_page_names_the_pinned_client_versions(package: str) -> None
     pinned = re.search(rf"^{package}==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned is not None
     assert re.search(rf"^\| {package}.*\| {re.escape(pinned[1])}", PAGE.read_text(), re.MULTILINE)
+
+
+def test_the_clients_page_names_each_way_to_authenticate_and_tests_that_are_there() -> None:
+    section = PAGE.read_text().partition("\n## TLS and SASL\n")[2].partition("\n## ")[0]
+    for word in {*PROTOCOLS, *MECHANISMS} - {PLAINTEXT}:
+        assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", section), word
+    files = set(re.findall(r"`(test_\w+\.py)`", section))
+    assert files
+    assert not [name for name in files if not (ROOT / "tests" / "clients" / name).is_file()]

@@ -389,16 +389,14 @@ def test_a_java_consumer_ends_when_its_user_is_deleted(node, kafka, protocol) ->
         *("--topic", "t", "--partition", "0", "--offset", "earliest"),
         *("--bootstrap-server", node.address(protocol), "--command-config", str(config)),
     )
-    errors = node.home / "java-consumer"
-    with (
-        errors.open("wb") as file,
-        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=file) as consumer,
-    ):
-        try:
-            assert consumer.stdout is not None
-            assert consumer.stdout.readline()
-            account.end()
-            assert consumer.wait(120) != 0
-        finally:
-            consumer.kill()
+    printed, errors = node.home / "java-records", node.home / "java-errors"
+    with printed.open("wb") as out, errors.open("wb") as error:
+        consumer = subprocess.Popen(words, stdout=out, stderr=error)
+    try:
+        wait_until(lambda: printed.stat().st_size, "the consumer has read")
+        account.end()
+        consumer.wait(120)
+    finally:
+        consumer.kill()
+        consumer.wait()
     assert "SaslAuthenticationException" in errors.read_text()

@@ -8,9 +8,11 @@ objects in a directory; librdkafka with default settings, each client a process.
 - cold: 12 partitions of 1 KiB records are merged (`esker spark merge`), and a broker that has
   neither objects in memory nor local segments serves one consumer from offset 0. Its peer reads the
   same objects one after the other, 1 MiB at a time. Before each of the two the kernel's page cache
-  is emptied, if this user may do that, and the broker is started again.
+  is emptied, if this user may do that, and the broker is started again. Then the consumer reads
+  once more, from the broker's memory: what one consumer can take at all.
 - backfill: a producer sends 1 MB/s to a second topic through that broker. Its delivery times are
-  taken without and with a consumer that reads the first topic again and again from offset 0.
+  taken without and with a consumer that reads the first topic again and again from offset 0; and,
+  to tell the broker's part from the machine's, with the same consumer at the other broker.
 
 Must (issue 21): 0.5 times raw reading; 2 times the p99.
 """
@@ -82,7 +84,7 @@ def merge(cluster: EskerCluster, home: Path) -> str:
 
 def consumer(cluster: EskerCluster, records: int) -> subprocess.Popen[str]:
     """Start a process that reads the first topic from offset 0 and prints the seconds."""
-    words = ("--read", f"127.0.0.1:{cluster.ports[READER]}", str(records))
+    words = ("--read", f"127.0.0.1:{cluster.ports[READER]}", str(READER), str(records))
     return subprocess.Popen(
         [sys.executable, "-m", "bench.bench_catch_up_cold", *words],
         stdout=subprocess.PIPE,
@@ -110,11 +112,10 @@ def restart(cluster: EskerCluster, broker: int) -> None:
 
 def cold(cluster: EskerCluster, home: Path, records: int, rounds: int) -> None:
     """Compare a cold consumer with raw reading of the topic's merged objects."""
-    small = set(cluster.store.rglob("*"))
+    small = {path for path in cluster.store.rglob("*") if path.is_file()}
     print(f"cold: {merge(cluster, home)}", flush=True)
-    objects = sorted(
-        path for path in cluster.store.rglob("*") if path.is_file() and path not in small
-    )
+    merged = {path for path in cluster.store.rglob("*") if path.is_file()} - small
+    objects = sorted(merged or small)  # of a few megabytes there may be one, and nothing to merge
     megabytes = sum(path.stat().st_size for path in objects) / 1e6
     served = records * RECORD_BYTES / 1e6
     emptied, rates = True, []
@@ -128,21 +129,26 @@ def cold(cluster: EskerCluster, home: Path, records: int, rounds: int) -> None:
             else:
                 printed, _ = consumer(cluster, records).communicate()
                 figures[side] = served / float(printed)
-        rates.append((figures["esker"], figures["raw"]))
-    ratios = sorted(own / raw for own, raw in rates)
-    own, raw = (statistics.median(column) for column in zip(*rates, strict=True))
+                printed, _ = consumer(cluster, records).communicate()
+                figures["warm"] = served / float(printed)
+        rates.append((figures["esker"], figures["raw"], figures["warm"]))
+    ratios = sorted(own / raw for own, raw, _ in rates)
+    own, raw, warm = (statistics.median(column) for column in zip(*rates, strict=True))
     print(
         f"cold: consumer {own:.0f} MB/s, raw {raw:.0f} MB/s of {len(objects)} objects with "
         f"{megabytes:.0f} MB, page cache {'emptied' if emptied else 'NOT emptied'}, "
-        f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f}), must 0.5",
+        f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f}), must 0.5; "
+        f"the same consumer from the broker's memory {warm:.0f} MB/s",
         flush=True,
     )
 
 
 @contextmanager
-def backfilling(cluster: EskerCluster, records: int, reads: list[float]) -> Iterator[None]:
+def backfilling(
+    cluster: EskerCluster, broker: int, records: int, reads: list[float]
+) -> Iterator[None]:
     """Let a consumer read the first topic in a loop; append the MB/s of each whole reading."""
-    words = ("--backfill", f"127.0.0.1:{cluster.ports[READER]}", str(records))
+    words = ("--backfill", f"127.0.0.1:{cluster.ports[broker]}", str(broker), str(records))
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.bench_catch_up_cold", *words],
         stdout=subprocess.PIPE,
@@ -180,29 +186,38 @@ def delivery_ms(bootstrap: str, seconds: float) -> list[float]:
 
 
 def backfill(cluster: EskerCluster, records: int, rounds: int, seconds: float) -> None:
-    """Compare a producer's delivery times with and without a backfill on its broker."""
+    """Compare a producer's delivery times with and without a backfill, on its broker or another."""
     bootstrap = f"127.0.0.1:{cluster.ports[READER]}"
     create(bootstrap, BESIDE, PARTITIONS)
     delivery_ms(bootstrap, seconds)
-    p50s, p99s, reads = [], [], []
+    reads: dict[int, list[float]] = {READER: [], WRITER: []}
+    taken: list[dict[int | None, list[float]]] = []
     for turn in range(rounds):
-        found = {}
-        for beside in (True, False) if turn % 2 else (False, True):
-            with backfilling(cluster, records, reads) if beside else contextlib.nullcontext():
-                took = delivery_ms(bootstrap, seconds)
-            found[beside] = took[len(took) // 2], took[int(len(took) * 0.99)]
-        p50s.append((found[False][0], found[True][0]))
-        p99s.append((found[False][1], found[True][1]))
-    for name, pairs, must in (("p50", p50s, ""), ("p99", p99s, ", must 2")):
-        ratios = sorted(beside / alone for alone, beside in pairs)
-        alone, beside = (statistics.median(column) for column in zip(*pairs, strict=True))
-        print(
-            f"backfill: {name} {alone:.1f} ms alone, {beside:.1f} ms beside, ratio "
-            f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f}){must}",
-            flush=True,
-        )
-    if reads:
-        print(f"backfill: the consumer read {statistics.median(reads):.0f} MB/s meanwhile")
+        places = (None, READER, WRITER)
+        taken.append({})
+        for broker in reversed(places) if turn % 2 else places:
+            beside = (
+                backfilling(cluster, broker, records, reads[broker])
+                if broker is not None
+                else contextlib.nullcontext()
+            )
+            with beside:
+                taken[-1][broker] = delivery_ms(bootstrap, seconds)
+    for broker, place, must in ((READER, "its broker", ", must 2"), (WRITER, "the other", "")):
+        rate = f"{statistics.median(reads[broker]):.0f} MB/s" if reads[broker] else "no rate"
+        print(f"backfill at {place}, {rate}", flush=True)
+        for name, share, limit in (("p50", 0.5, ""), ("p99", 0.99, must)):
+            pairs = [
+                tuple(took[key][int(len(took[key]) * share)] for key in (None, broker))
+                for took in taken
+            ]
+            ratios = sorted(with_it / alone for alone, with_it in pairs)
+            alone, with_it = (statistics.median(column) for column in zip(*pairs, strict=True))
+            print(
+                f"  {name} {alone:.1f} ms alone, {with_it:.1f} ms beside, ratio "
+                f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f}){limit}",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -214,13 +229,13 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=300, help="of records; default: 300")
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
     parser.add_argument("--tiny", action="store_true", help="see that it runs")
-    parser.add_argument("--read", nargs=2, help=argparse.SUPPRESS)  # a consumer's own process
-    parser.add_argument("--backfill", nargs=2, help=argparse.SUPPRESS)  # the same, in a loop
+    parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)  # a consumer's own process
+    parser.add_argument("--backfill", nargs=3, help=argparse.SUPPRESS)  # the same, in a loop
     options = parser.parse_args()
     if options.read or options.backfill:
-        bootstrap, records = options.read or options.backfill
+        bootstrap, broker, records = options.read or options.backfill
         while True:
-            took = read_all(bootstrap, TOPIC, PARTITIONS, int(records), rack(READER))
+            took = read_all(bootstrap, TOPIC, PARTITIONS, int(records), rack(int(broker)))
             print(f"{took:.3f}", flush=True)
             if options.read:
                 return

@@ -207,7 +207,10 @@ def main() -> None:
             rate = rows_per_second(Path(home) / "rows", records)
             print(f"topic to Iceberg, {records:,} records: {rate / 1e3:.0f} k rows/s", flush=True)
         if arguments.lag:
-            print(f"a lag of at most {longest_lag(Path(home) / "lag", arguments.lag):.1f} s", flush=True)
+            print(
+                f"a lag of at most {longest_lag(Path(home) / 'lag', arguments.lag):.1f} s",
+                flush=True,
+            )
         for after in sorted({commits // 10, commits}):
             taken = commit_seconds(Path(home) / str(after), after, measured)
             last = [statistics.median(column) for column in zip(*taken[-LAST:], strict=True)]

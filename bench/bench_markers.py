@@ -5,7 +5,8 @@
 Three `esker start` processes on this machine, fdatasync before every answer. Markers go in requests
 as large as the transaction log's, two requests at a time, each with new transaction numbers. Then
 an uploader commits objects of 50 partitions with 4 batches each, alone and beside markers at half
-of the measured maximum, in turn; the ratio of the 99th percentiles is printed.
+of the measured maximum, in turn; the ratio of the 99th percentiles is printed. So is that beside a
+second uploader in the markers' place, which tells what any other load does to commits.
 """
 
 from __future__ import annotations
@@ -83,6 +84,12 @@ def percentile_99(times_ms: list[float]) -> float:
     return sorted(times_ms)[int(len(times_ms) * 0.99)]
 
 
+def commit_times_ms(cluster: Cluster, topic: int, seconds: float) -> list[float]:
+    """Return how long each commit of one uploader takes, which has one under way."""
+    times: list[float] = result(cluster.load(topic=topic, seconds=seconds, **LOAD))["times_ms"]
+    return times
+
+
 def measure(home: Path, seconds: float, rounds: int) -> None:
     """Print the markers a second, and the latency of commits without and beside them."""
     topics = itertools.count(1)
@@ -99,19 +106,26 @@ def measure(home: Path, seconds: float, rounds: int) -> None:
         most = statistics.median(rates)
         say(f"markers, {MAX_ROWS} in a request: {most:,.0f} a second (must 20,000); "
             f"the replicas applied the last {applied_s:.1f} s later")  # fmt: skip
-        ratios = []
+        ratios: dict[str, list[float]] = {"markers": [], "commits": []}
         for _ in range(rounds):
-            p99_ms = []
-            for rate in (None, most / 2):
-                load = cluster.load(topic=next(topics), seconds=seconds, **LOAD)
-                beside = 0.0
-                if rate is not None:
-                    beside = run(markers.write(seconds + 2, rate))
-                p99_ms.append(percentile_99(result(load)["times_ms"]))
-            ratios.append(p99_ms[1] / p99_ms[0])
-            say(f"commits of 200 batches: p99 {p99_ms[0]:.1f} ms alone, {p99_ms[1]:.1f} ms beside "
-                f"{beside:,.0f} markers a second, ratio {ratios[-1]:.2f}")  # fmt: skip
-        say(f"median ratio {statistics.median(ratios):.2f} (must 1.2)")
+            alone_ms = percentile_99(commit_times_ms(cluster, next(topics), seconds))
+            load = cluster.load(topic=next(topics), seconds=seconds, **LOAD)
+            beside = run(markers.write(seconds + 2, most / 2))
+            markers_ms = percentile_99(result(load)["times_ms"])
+            load = cluster.load(topic=next(topics), seconds=seconds, **LOAD)
+            commits_ms = percentile_99(commit_times_ms(cluster, next(topics), seconds))
+            result(load)
+            ratios["markers"].append(markers_ms / alone_ms)
+            ratios["commits"].append(commits_ms / alone_ms)
+            say(
+                f"commits of 200 batches: p99 {alone_ms:.1f} ms alone; {markers_ms:.1f} ms beside "
+                f"{beside:,.0f} markers a second, ratio {ratios['markers'][-1]:.2f}; "
+                f"{commits_ms:.1f} ms beside a second uploader, {ratios['commits'][-1]:.2f}"
+            )
+        say(
+            f"median ratio beside markers {statistics.median(ratios['markers']):.2f} (must 1.2), "
+            f"beside a second uploader {statistics.median(ratios['commits']):.2f}"
+        )
 
 
 def main() -> None:

@@ -32,8 +32,9 @@ from esker.restore.errors import RestoreError
 from esker.restore.first_backup import write_first_backup
 from esker.restore.objects import missing_objects
 from esker.restore.plan import Choices, choose
+from esker.restore.restored import Restored
 from esker.restore.sources import Sources
-from esker.restore.states import Restored, restore_states
+from esker.restore.states import restore_states
 from esker.restore.tail import Tail, find_tail
 from esker.settings.addresses import BROKER, CONTROLLER
 from esker.settings.config import NodeSettings

@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.batch.state import Lease
 from coordinator.transactions.state import State
-from esker.restore import open_transactions, run, states
+from esker.restore import open_transactions, run, state_checkpoints, states
 from esker.restore.open_transactions import Outcomes
 from esker.restore.plan import ChosenLog
 from records.diskless import ControllerEpochRecord
@@ -32,6 +32,7 @@ def jumps_no_epoch(patch: pytest.MonkeyPatch) -> None:
 def jumps_no_id(patch: pytest.MonkeyPatch) -> None:
     """Objects, leases, broker epochs and owners of groups are handed out twice."""
     patch.setattr(states, "IDS", 0)
+    patch.setattr(state_checkpoints, "IDS", 0)
 
 
 def jumps_no_producer_id(patch: pytest.MonkeyPatch) -> None:
@@ -48,7 +49,7 @@ def looks_for_producer_ids_in_the_cluster_log_only(patch: pytest.MonkeyPatch) ->
 def leaves_leases_open(patch: pytest.MonkeyPatch) -> None:
     """A broker of the lost cluster could commit."""
     noted = ControllerEpochRecord(controller_epoch=1 << 20)  # it closes nothing
-    patch.setattr(states, "_closing", lambda *_: noted)
+    patch.setattr(state_checkpoints, "_closing", lambda *_: noted)
 
 
 def deletes_uncommitted_ids(patch: pytest.MonkeyPatch) -> None:
@@ -57,12 +58,12 @@ def deletes_uncommitted_ids(patch: pytest.MonkeyPatch) -> None:
     def all_uncommitted(lease: Lease, _skipped: Any) -> Lease:
         return lease._replace(orphans=((lease.last_committed_id + 1, lease.end_object_id),))
 
-    patch.setattr(states, "_without_orphans", all_uncommitted)
+    patch.setattr(state_checkpoints, "_without_orphans", all_uncommitted)
 
 
 def drops_topics_that_the_image_lacks(patch: pytest.MonkeyPatch) -> None:
     """The first controller takes them for left-overs, and their objects are deleted."""
-    patch.setattr(states._Writer, "_adopt", lambda *_: None)
+    patch.setattr(state_checkpoints.StateWriter, "_adopt", lambda *_: None)
 
 
 def takes_all_records_for_committed(patch: pytest.MonkeyPatch) -> None:
@@ -73,17 +74,19 @@ def takes_all_records_for_committed(patch: pytest.MonkeyPatch) -> None:
 
 def leaves_group_offsets(patch: pytest.MonkeyPatch) -> None:
     """A group goes on behind records that it never read."""
-    patch.setattr(states._Writer, "_limited", lambda _self, _group, topics: tuple(topics))
+    patch.setattr(
+        state_checkpoints.StateWriter, "_limited", lambda _self, _group, topics: tuple(topics)
+    )
 
 
 def leaves_transactions_open(patch: pytest.MonkeyPatch) -> None:
     """Readers of committed records stop for ever at a transaction whose markers nobody sends."""
-    patch.setattr(states, "end_in_coordinator", lambda *_: None)
+    patch.setattr(state_checkpoints, "end_in_coordinator", lambda *_: None)
 
 
 def leaves_offsets_pending(patch: pytest.MonkeyPatch) -> None:
     """A group's offset is unstable for ever."""
-    patch.setattr(states, "end_in_groups", lambda image, *_: image)
+    patch.setattr(state_checkpoints, "end_in_groups", lambda image, *_: image)
 
 
 def aborts_what_the_log_has_committed(patch: pytest.MonkeyPatch) -> None:

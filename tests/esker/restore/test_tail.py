@@ -19,7 +19,7 @@ from coordinator.batch.id_ranges import contains
 from coordinator.batch.state import Lease
 from diskless.stores import StorageError
 from diskless.stores.directory import DirectoryStorage
-from esker.restore import appending, directories, states
+from esker.restore import appending, directories, state_checkpoints, states
 from esker.restore import run as restoring
 from esker.restore import tail as finding
 from esker.restore.appending import Appended
@@ -405,7 +405,7 @@ def deletes_what_it_lists(patch: pytest.MonkeyPatch) -> None:
     def keep(lease: Lease, _skipped: Any) -> Lease:
         return lease
 
-    patch.setattr(states, "_without_orphans", keep)
+    patch.setattr(state_checkpoints, "_without_orphans", keep)
 
 
 def believes_footers(patch: pytest.MonkeyPatch) -> None:

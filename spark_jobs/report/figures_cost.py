@@ -136,7 +136,7 @@ def trend(report: Report, _: Summary) -> Figure:
     rows = rows_of(report, "history")
     draw, title = None, "This is the directory's first report."
     if len(rows) > 1:
-        before, now = rows[-2:]
+        before, now = rows[0], rows[-1]
         title = (
             f"The store went from {size(before['live_bytes'] + before['dead_bytes'])} to "
             f"{size(now['live_bytes'] + now['dead_bytes'])} in "

@@ -36,6 +36,7 @@ _NEGATIVE_WORTH_TELLING: Final = 0.001
 _ABORTED_WORTH_TELLING: Final = 0.10
 _SMALL_RUNS_WORTH_TELLING: Final = 1_000
 _CHANGE_WORTH_TELLING: Final = 0.05
+_MONTH_MS: Final = 30 * 86_400_000
 _GROWTH_WORTH_TELLING: Final = 1.5
 _OPEN_WORTH_TELLING_MS: Final = 15 * 60_000
 """The default of transaction.max.timeout.ms: no transaction should be older."""
@@ -284,23 +285,30 @@ def _debt(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Iterato
     )
 
 
-def _change(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
-    change = n["stored_change_bytes"]
-    if change is None:
-        return
-    before, now = report.tables["history"].slice(n["earlier_reports"] - 1).to_pylist()
-    stored = before["live_bytes"] + before["dead_bytes"]
-    if abs(change) <= _CHANGE_WORTH_TELLING * stored:
-        return
+def _change(report: Report, _: Mapping[str, Any], __: Mapping[str, Any]) -> Iterator[Finding]:
+    *earlier, now = report.tables["history"].to_pylist()
+    recent = [row for row in earlier if now["as_of_ms"] - row["as_of_ms"] <= _MONTH_MS]
+    # The month, too: a few per cent a day are much.
+    for before in (*earlier[-1:], *recent[:1]):
+        stored = before["live_bytes"] + before["dead_bytes"]
+        change = now["live_bytes"] + now["dead_bytes"] - stored
+        if abs(change) > _CHANGE_WORTH_TELLING * stored:
+            yield Finding(COST, _change_text(report, before, now, change, stored))
+            return
+
+
+def _change_text(
+    report: Report, before: Mapping[str, Any], now: Mapping[str, Any], change: int, stored: int
+) -> str:
     text = (
-        f"Since the report {duration(1000 * n['since_last_report_s'])} before, the store "
+        f"Since the report {duration(now['as_of_ms'] - before['as_of_ms'])} before, the store "
         f"{'grew' if change > 0 else 'shrank'} by {size(abs(change))} "
         f"({share(abs(change), stored)})"
     )
     costs, costed = (report.question.prices.text(row["amount"]) for row in (now, before))
     if before["currency"] == now["currency"] and costs != costed:
         text += f", and a month costs {costs} instead of {costed}"
-    yield Finding(COST, text + ".")
+    return text + "."
 
 
 def _outgrows(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:

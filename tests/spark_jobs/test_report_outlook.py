@@ -144,6 +144,31 @@ def test_a_later_report_in_the_same_directory_shows_the_trend(
     )
 
 
+def test_a_store_that_grows_a_little_each_day_is_told_by_the_month(
+    report: Report, harbour: World
+) -> None:
+    """The trap: no report finds much more than the one of the day before."""
+    row = report.tables["history"].to_pylist()[0]
+
+    def told(days: int) -> list[str]:
+        """Return what a report says after daily ones, between which the store grew by 3 %."""
+        earlier = tuple(
+            {
+                **row,
+                "as_of_ms": row["as_of_ms"] - day * DAY_MS,
+                **{name: round(row[name] / 1.03**day) for name in ("live_bytes", "dead_bytes")},
+            }
+            for day in range(days, 0, -1)
+        )
+        question = Question(now_ms=harbour.now_ms, earlier=earlier)
+        findings = summarise(make_report(harbour.logs, LocalReportEngine(), question)).findings
+        return [one.text for one in findings if one.text.startswith("Since the report")]
+
+    assert told(0) == told(1) == []
+    assert [text.startswith("Since the report 20 d before") for text in told(20)] == [True]
+    assert [text.startswith("Since the report 30 d before") for text in told(40)] == [True]
+
+
 @pytest.mark.parametrize(
     "line", ["{", "[]", "{}", json.dumps({"cluster_id": "x", "as_of_ms": "yesterday"})]
 )

@@ -1,5 +1,7 @@
 """A query that read `format("kafka")` gets the same rows from `esker_records`, row by row.
 
+    ESKER_FIRST_SEED=101 pytest -m soak -s tests/spark_jobs/test_records_against_kafka.py
+
 Source: docs/tables.md.
 """
 
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.cluster import EskerCluster
+from tests.examples import first_seed
 from tests.interop.conftest import skip_or_fail
 from tests.interop.kafka_release import KafkaMissingError, KafkaSetupError, fetch
 from tests.spark_jobs.topics_world import TopicsWorld, offsets
@@ -39,10 +42,12 @@ def test_both_sources_have_the_same_rows(jars: Path, tmp_path: Path) -> None:
         cluster.finalize_transactions(2)
         world = TopicsWorld(cluster)
         world.create("random", 3)
-        world.fill("random", seed=1, partitions=3)
+        seed = first_seed()
+        print(f"\nESKER_FIRST_SEED={seed}")
+        world.fill("random", seed=seed + 1, partitions=3)
         world.delete_records("random", 0, 40)
         world.create("stamped", message_timestamp_type="LogAppendTime")
-        world.fill("stamped", seed=2)
+        world.fill("stamped", seed=seed + 2)
         world.create("paid", 1)
         producer = world.producer(**{"transactional.id": "t"})
         producer.init_transactions()

@@ -7,6 +7,7 @@ Source: docs/tables.md.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from spark_jobs.topics.records_source import EskerRecords, RecordsReader
 from spark_jobs.topics.records_stream import RecordsStreamReader, limit_ends
 from tests.clients.cluster import EskerCluster
 from tests.diskless.stores.conftest import new_bucket, s3_endpoint
+from tests.examples import seeds
 from tests.spark_jobs.topics_world import (
     SETTINGS,
     Row,
@@ -67,6 +69,24 @@ def test_rows_of_random_topics_are_those_that_a_consumer_reads(world: TopicsWorl
     assert world.read(subscribe="random") == expected
     assert world.read(assign='{"random":[1]}') == [row for row in expected if row[1] == 1]
     assert world.read(subscribePattern="r.ndom|none") == expected
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_rows_of_other_random_topics_are_those_that_a_consumer_reads(
+    world: TopicsWorld, seed: int
+) -> None:
+    random_ = random.Random(seed)
+    topic, partitions = f"random-{seed}", random_.randint(1, 4)
+    world.create(topic, partitions)
+    world.fill(topic, seed=seed, count=random_.randint(1, 400), partitions=partitions)
+    expected = world.consume(topic)
+    _, index, before = random_.choice(expected)[:3]
+    world.delete_records(topic, index, before)
+    expected = [row for row in expected if row[1] != index or row[2] >= before]
+    assert world.consume(topic) == expected
+    limit = str(random_.randint(1, len(expected)))
+    assert world.read(subscribe=topic) == expected
+    assert world.read(subscribe=topic, maxRecordsPerPartition=limit) == expected
 
 
 def test_rows_of_compacted_topics_are_those_that_a_consumer_reads(world: TopicsWorld) -> None:

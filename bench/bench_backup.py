@@ -3,7 +3,9 @@
     python -m bench.bench_backup [--rounds 3] [--seconds 60] [--tiny]
 
 PUTs: a cluster at the default interval of backups, first idle, then with a producer at a steady
-rate; what its store has below `backup/` afterwards is counted. Each object there is one PUT.
+rate, then with two uploaders that commit one object after the other at its batch coordinator, and
+print their rate; what its store has below `backup/` afterwards is counted. Each object there is one
+PUT.
 
 Latency: two clusters side by side, one of which ships a backup every second, the shortest interval.
 Each round measures the producer of bench_broker's latency row at one after the other, while the
@@ -14,9 +16,11 @@ shipped meanwhile.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -31,6 +35,7 @@ from bench.bench_broker import (
     percentile,
     produce_latencies,
 )
+from bench.commits import Load, as_json
 from tests.clients.cluster import EskerCluster
 
 BACKED_UP: Final = {"esker.backup.enable": "true"}
@@ -60,6 +65,19 @@ def count_puts(home: Path, settings: Mapping[str, str], seconds: float, settle_s
                 produce_latencies(cluster.bootstrap, TOPIC, seconds)
             written = puts(cluster) - before
             print(f"{name:<18} {written * 60 / seconds:5.1f} PUTs a minute", flush=True)
+        before = puts(cluster)
+        load = Load(
+            addresses=[[host, port] for host, port in cluster.controllers], topic=9,
+            uploaders=2, partitions=1, batches_each=1, seconds=seconds, warm_up_s=0.0,
+        )  # fmt: skip
+        ran = subprocess.run(
+            [sys.executable, "-m", "bench.commits", as_json(load)],
+            stdout=subprocess.PIPE, text=True, check=True,
+        )  # fmt: skip
+        name = f"{json.loads(ran.stdout)['commits'] / seconds:,.0f} commits/s"
+        print(
+            f"{name:<18} {(puts(cluster) - before) * 60 / seconds:5.1f} PUTs a minute", flush=True
+        )
 
 
 def measure(home: Path, rounds: int, seconds: float) -> None:

@@ -129,7 +129,8 @@ class Transactions:
     @property
     def acknowledged(self) -> int:
         """Return the number of transactions whose end was acknowledged."""
-        return sum(one.answered_ms < math.inf for one in self.sent.values())
+        sent = list(self.sent.values())  # the load adds to them meanwhile
+        return sum(one.answered_ms < math.inf for one in sent)
 
     def settle(
         self,

@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.batch.decide.plans import PLAN_LASTS_MS
 from coordinator.errors import CoordinatorError
+from esker.commands.spark import retention_tables
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import encode_uuid, random_uuid
@@ -26,6 +27,7 @@ from spark_jobs.plans.retention_plan import (
     read_plan,
     write_plan,
 )
+from spark_jobs.prices import Prices
 
 TOPIC, OTHER = encode_uuid(random_uuid()), encode_uuid(random_uuid())
 
@@ -111,6 +113,13 @@ def test_reading_a_damaged_retention_plan_file_raises_an_error(
     path.write_text(harm(path.read_text()))
     with pytest.raises(PlanError, match=str(path)):
         read_plan(path)
+
+
+def test_a_plans_share_of_live_bytes_is_shown_as_exactly_as_it_is_judged() -> None:
+    """25.46 % is over the 25 % that need a word of the operator, and must not read 25 %."""
+    effect = Effect(10_000, 2_546, 0, 0, 0, {})
+    (line,) = retention_tables._effect_lines(0, effect, Prices())
+    assert "2546 of 10000 live bytes go (25.46%)" in line
 
 
 def test_a_retention_plan_counts_as_large_if_it_removes_a_large_share_of_live_bytes() -> None:

@@ -30,7 +30,7 @@ def costs(report: Report, summary: Summary) -> Figure:
         draw = bars(names, [("", "c1", [row["amount"] for row in rows])], prices.text, "")
     return figure(
         "costs",
-        f"{share(most['amount'], total)} of the {prices.text(total)} a month is for "
+        f"Of the {prices.text(total)} a month, {share(most['amount'], total)} is for "
         f"{most['item']}." if total else "Nothing to pay for.",
         f"A month at {plain(prices.source)}: storage as it is now, uploads as they came in the "
         f"{duration(1000 * (summary.numbers['window_s'] or 0))} of the log. Reads leave no trace "

@@ -376,7 +376,8 @@ def puts_at(facts: Facts, interval_ms: int) -> float:
     apart = width / np.maximum(objects, 1)
     now = facts.commit_interval_ms
     idle = apart - now
-    fewer = np.where(idle >= 0, width / (interval_ms + idle), objects * now / interval_ms)
+    slow = width / (interval_ms + np.maximum(idle, 0))
+    fewer = np.where(idle >= 0, slow, objects * now / interval_ms)
     full = np.minimum(objects, sizes / facts.buffer_bytes)
     return float(np.maximum(fewer, full).sum()) if len(number) else 0.0
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -242,6 +243,8 @@ def test_the_upload_estimate_adds_the_interval_to_the_idle_time_of_a_broker() ->
     )  # fmt: skip
     assert puts_at(facts, 250) == pytest.approx(200)
     assert puts_at(facts, 500) == pytest.approx(100_000 / 750)
+    with np.errstate(all="raise"):  # objects came twice as fast as the interval in force
+        assert puts_at(replace(facts, commit_interval_ms=1_000), 500) == pytest.approx(400)
 
 
 def test_the_written_report_files_have_the_same_numbers_as_the_report(

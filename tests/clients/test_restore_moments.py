@@ -10,7 +10,7 @@ Source: docs/design/restore.md, docs/design/backup.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -38,7 +38,7 @@ from tests.clients.restoring import (
 from tests.examples import examples, first_seed
 from tests.waiting import wait_until
 
-TOPIC, PARTITIONS = "ledger", 3
+TOPIC, PLAIN_TOPIC, PARTITIONS = "ledger", "plain", 3
 SETTINGS: Final = {
     "esker.lineage.timeout.ms": "1000",
     "esker.backup.enable": "true",
@@ -99,18 +99,27 @@ def failing_backups(cluster: EskerCluster, outage_s: float) -> Iterator[None]:
 
 def lose_and_restore(
     cluster: EskerCluster,
-    ledger: Ledger,
+    ledgers: Mapping[str, Ledger],
     transactions: Transactions,
     lose: Loss,
     random: Random,
     timeline: int,
 ) -> None:
-    """Lose a cluster under load at a random moment, restore it, and settle the ledgers."""
+    """Lose a cluster under load at a random moment, restore it, and settle the ledgers.
+
+    `ledgers` has that of the idempotent producer, by topic, and that of the plain one.
+    """
+    ledger, plain = ledgers[TOPIC], ledgers[PLAIN_TOPIC]
     from_backup = lose is _lose_every_directory
     outage_s, tail = random.choice(OUTAGES_S), random.random() < 0.7
     words = (cluster.bootstrap, TOPIC, PARTITIONS)
-    with Load(*words, ledger), TransactionalLoad(*words, transactions) as in_transactions:
+    with (
+        Load(*words, ledger),
+        Load(cluster.bootstrap, PLAIN_TOPIC, PARTITIONS, plain, idempotent=False),
+        TransactionalLoad(*words, transactions) as in_transactions,
+    ):
         wait_for_records(ledger, len(ledger.acknowledged) + 100)
+        wait_for_records(plain, len(plain.acknowledged) + 100)
         before = transactions.acknowledged
         wait_until(lambda: transactions.acknowledged > before + 20, "transactions are acknowledged")
         time.sleep(random.uniform(0, 6))
@@ -127,37 +136,47 @@ def lose_and_restore(
     assert manifests(cluster), "the restored cluster begins without a backup"
     cluster.start()
     wait_for_open_transactions(cluster.bootstrap, TOPIC, PARTITIONS)
-    found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)  # of committed records
-    exact_ends = exact_ends_of(done, found)
-    settled = ledger.settle(found, exact_ends)
-    left_out = sum(one["records"] for one in left_out_of(done)) if tail else None
     print(
         f"timeline {timeline}, backups failed for {outage_s} s, newest cut "
-        f"{(lost_ms - cut_ms) / 1_000:.1f} s before the loss: {settled}"
-        f" (left out of the tail: {left_out}); restored in {took_s:.1f} s"
+        f"{(lost_ms - cut_ms) / 1_000:.1f} s before the loss, restored in {took_s:.1f} s"
     )
-    print(transactions.settle(found, PARTITIONS, cut_ms if from_backup else 0))
-    check(settled, left_out, cut_ms if from_backup else 0)
-    for (partition, offset), shown in found.items():
-        is_new = offset >= exact_ends[partition]
-        assert (shown.leader_epoch == timeline) == is_new, (partition, offset, shown)
+    for topic, its_ledger in ledgers.items():
+        found = read_all(cluster.bootstrap, topic, PARTITIONS)  # of committed records
+        exact_ends = exact_ends_of(done, topic, found)
+        settled = its_ledger.settle(found, exact_ends)
+        left_out = left_out_of(done, topic) if tail else None
+        print(f"{topic}: {settled} (left out of the tail: {left_out})")
+        check(settled, left_out, cut_ms if from_backup else 0)
+        for (partition, offset), shown in found.items():
+            is_new = offset >= exact_ends[partition]
+            assert (shown.leader_epoch == timeline) == is_new, (partition, offset, shown)
+        if topic == TOPIC:
+            print(transactions.settle(found, PARTITIONS, cut_ms if from_backup else 0))
 
 
-def left_out_of(done: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what `apply` printed as left out of the tail, but for transactional batches."""
-    for one in done["tail"]["leftOut"]:
-        if one["reason"] != "transactional":
-            yield one
+def left_out_of(done: dict[str, Any], topic: str) -> int:
+    """Count records that `apply` printed as left out of the tail; not transactional ones."""
+    return sum(
+        one["records"]
+        for one in done["tail"]["leftOut"]
+        if one["topic"] == topic and one["reason"] != "transactional"
+    )
 
 
-def exact_ends_of(done: dict[str, Any], found: dict[tuple[int, int], Any]) -> dict[int, int]:
+def exact_ends_of(
+    done: dict[str, Any], topic: str, found: dict[tuple[int, int], Any]
+) -> dict[int, int]:
     """Return where each partition's new timeline begins, as `apply` printed it."""
     ends = {p: max(o for q, o in found if q == p) + 1 for p in range(PARTITIONS)}
     added = done["tail"]["partitions"] if done["tail"] else []
     return (
         ends
-        | {one["partition"]: one["firstOffset"] for one in added}
-        | {one["partition"]: one["exactEnd"] for one in done["uncertainPartitions"]}
+        | {one["partition"]: one["firstOffset"] for one in added if one["topic"] == topic}
+        | {
+            one["partition"]: one["exactEnd"]
+            for one in done["uncertainPartitions"]
+            if one["topic"] == topic
+        }
     )
 
 
@@ -173,15 +192,17 @@ def check(settled: Settled, left_out: int | None, cut_ms: float) -> None:
 
 def run_moments(directory: Path, lose: Loss, moments: int) -> None:
     seed = first_seed()
-    random, ledger, transactions = Random(seed), Ledger(), Transactions()
+    random, transactions = Random(seed), Transactions()
+    ledgers = {TOPIC: Ledger(), PLAIN_TOPIC: Ledger(plain=True)}
     print(f"reproduce: ESKER_FIRST_SEED={seed}")
     with EskerCluster(directory, settings=SETTINGS) as cluster:
         cluster.start()
-        Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
+        for topic in ledgers:
+            Confluent(cluster.bootstrap).create_topic(topic, PARTITIONS, {})
         manifest = cluster.store / "backup" / cluster.cluster_id / "manifest"
         wait_until(lambda: manifest.is_dir() and list(manifest.iterdir()), "the first backup")
         for timeline in range(1, moments + 1):
-            lose_and_restore(cluster, ledger, transactions, lose, random, timeline)
+            lose_and_restore(cluster, ledgers, transactions, lose, random, timeline)
 
 
 @pytest.mark.soak

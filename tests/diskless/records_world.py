@@ -163,10 +163,12 @@ class RecordsBroker:
     def _on_fenced(self) -> None:
         self.fenced += 1
 
-    async def begin_segments(self, directory: Path, **settings: Any) -> LocalSegments:
+    async def begin_segments(
+        self, directory: Path, cluster_id: str = "c-1", **settings: Any
+    ) -> LocalSegments:
         """Serve from local segments in a directory, as a broker that starts does."""
         found = self.segments = LocalSegments(
-            LocalSegmentsSettings(directory, "c-1", self.cluster.broker_id, **settings),
+            LocalSegmentsSettings(directory, cluster_id, self.cluster.broker_id, **settings),
             wall_ms=self.world.wall_ms,
             executor=InlineExecutor(),
             keeps=lambda partition, *ends: keeps(
@@ -285,6 +287,7 @@ def fetching(
     max_wait_ms: int = 0,
     max_bytes: int = 1 << 20,
     rack: str = "",
+    isolation_level: int = 0,
 ) -> FetchRequest:
     """Build a Fetch of (partition, offset) pairs of one topic."""
     return FetchRequest(
@@ -292,6 +295,7 @@ def fetching(
         min_bytes=1,
         max_bytes=max_bytes,
         rack_id=rack,
+        isolation_level=isolation_level,
         topics=(
             _asked(
                 topic=topic,

@@ -8,15 +8,21 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from coordinator.transactions.state import State
 from diskless.fetch.local_segments import segment
 from diskless.fetch.local_segments.cache import LocalSegments
 from diskless.fetch.local_segments.format import CATCH_UP, TAIL
 from records.batch import iter_batches
 from records.kafka_errors import ErrorCode
 from tests.diskless.local_segments.world import SETTLED_S, World, story
+from tests.diskless.records_world import RecordsBroker, fetching
+from tests.diskless.test_transactional_producers import Broker as TransactionalBroker
+
+READ_COMMITTED = 1
 
 
 def test_a_reader_of_what_its_broker_wrote_causes_no_get() -> None:
@@ -172,6 +178,50 @@ def test_deleted_records_are_not_answered_from_segments_and_their_segments_go() 
     story(work)
 
 
+def test_open_and_aborted_transactions_are_answered_from_segments_as_from_the_store() -> None:
+    async def committed(broker: RecordsBroker, offset: int) -> Any:
+        request = fetching("t", [(0, offset)], isolation_level=READ_COMMITTED)
+        answer = (await broker.fetch_all(request)).responses[0].partitions[0]
+        assert not answer.error_code, answer
+        return answer
+
+    async def compare_committed(world: World) -> list[Any]:
+        """Return broker 1's answers at each offset. They equal those of broker 2, without a GET."""
+        world.forget()
+        before = world.gets
+        answers = []
+        for offset in range((await committed(world.plain, 0)).high_watermark):
+            expected = await committed(world.plain, offset)
+            found = await committed(world.broker, offset)
+            assert bytes(found.records or b"") == bytes(expected.records or b"")
+            assert found.last_stable_offset == expected.last_stable_offset
+            assert found.aborted_transactions == expected.aborted_transactions
+            answers.append(found)
+        assert world.gets == before
+        return answers
+
+    async def work(world: World) -> None:
+        await world.cluster.finalize(esker_version=4, transaction_version=1)
+        producer = TransactionalBroker(world.cluster, records=world.broker)
+        assert not await producer.init()
+        await world.write(1)
+        assert not any((await producer.add(("t", 0))).values())
+        for sequence in range(2):
+            assert not await producer.produce(sequence)
+        await asyncio.sleep(SETTLED_S)
+        open_ = await compare_committed(world)
+        assert [bool(answer.records) for answer in open_] == [True, False, False]
+        assert not await producer.end(committed=False)
+        await producer.completed(State.COMPLETE_ABORT)
+        await asyncio.sleep(SETTLED_S)
+        aborted = await compare_committed(world)
+        assert [bool(answer.records) for answer in aborted] == [True] * 4
+        assert [len(answer.aborted_transactions) for answer in aborted] == [1, 1, 1, 1]
+        await producer.producers.close()
+
+    story(work)
+
+
 def test_segments_of_a_deleted_topic_go_and_a_new_topic_of_its_name_has_none() -> None:
     async def work(world: World) -> None:
         await world.write(5)
@@ -315,6 +365,39 @@ def test_segments_of_another_cluster_topic_or_offset_are_deleted_at_the_start() 
         assert world.files("u") == [other]
         await world.compare()
 
+    story(work)
+
+
+@pytest.mark.parametrize("while_serving", [True, False])
+def test_another_clusters_segments_change_no_answer(tmp_path: Path, while_serving: bool) -> None:
+    """Of the same topic id, offsets and size: only their records and the cluster differ."""
+
+    async def another(world: World) -> None:
+        await asyncio.sleep(1)  # other timestamps, and so other bytes
+        await world.write(10)
+        await asyncio.sleep(SETTLED_S)
+        await world.broker.end_segments()
+        shutil.copytree(world.directory, tmp_path / "theirs")
+
+    async def work(world: World) -> None:
+        await world.write(10)
+        await asyncio.sleep(SETTLED_S)
+        if not while_serving:
+            await world.broker.end_segments()
+        (mine,) = world.files()
+        theirs = tmp_path / "theirs" / mine.relative_to(world.directory)
+        assert theirs.read_bytes() != mine.read_bytes()
+        assert theirs.stat().st_size == mine.stat().st_size
+        for suffix in (".log", ".runs"):
+            path = mine.with_suffix(suffix)
+            path.write_bytes(theirs.with_suffix(suffix).read_bytes())
+        if not while_serving:
+            await world.begin()
+        world.forget()
+        await world.compare()
+        assert world.segments.counters.discarded == {"damaged": 1}
+
+    story(another, cluster_id="c-2")
     story(work)
 
 

@@ -296,9 +296,12 @@ def test_the_command_compares_now_and_then(tmp_path: Path) -> None:
     assert "give --brokers, too" in refused.output
 
 
-def test_the_command_says_what_an_empty_log_lacks(tmp_path: Path) -> None:
-    write(tmp_path, commit(5, 5))
+@pytest.mark.parametrize("commits", [(), (commit(5, 5),)])
+def test_the_command_says_what_an_empty_log_lacks(
+    tmp_path: Path, commits: Sequence[Commit]
+) -> None:
+    write(tmp_path, *commits)
     ran = what_if(tmp_path, "--interval-ms", "2000")
     assert ran.exit_code == 2
-    assert "the logs have 1 commits" in ran.output
+    assert f"the logs have {len(commits)} commits" in ran.output
     assert "produce to the cluster for a minute" in ran.output

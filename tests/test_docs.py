@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import typer
+from packaging.version import Version
 
 from esker.cli import app
 
@@ -107,3 +109,13 @@ def test_every_esker_command_at_a_prompt_in_docs_has_only_options_that_exist(pag
     for words in documented_commands(page.read_text()):
         if words != ["--install-completion"]:  # would write into the shell's start file
             parse(typer.main.get_command(app), words)
+
+
+def test_the_version_is_above_the_last_release_so_that_pip_installs_an_upgrade() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    released = re.findall(r"^## (\d+\.\d+\.\d+)$", changes, flags=re.MULTILINE)[0]
+    version = Version(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+    if "## Unreleased" in changes:
+        assert version > Version(released)
+    else:
+        assert version == Version(released)

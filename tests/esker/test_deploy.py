@@ -18,6 +18,7 @@ from typing import Any, Final
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import jsonschema
 import kubernetes_validate
 import promql_parser
 import pytest
@@ -145,6 +146,14 @@ def test_each_template_of_a_nodes_properties_is_accepted(name: str, text: str) -
         )
     )
     assert settings.node_id == int(node)
+
+
+def test_the_compose_file_follows_its_schema() -> None:
+    """Source: schema/compose-spec.json of compose-spec at 170098b, under the Apache License 2.0."""
+    schema = json.loads((ROOT / "tests" / "data" / "compose-spec.json").read_text())
+    jsonschema.Draft7Validator(schema).validate(
+        yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    )
 
 
 def test_compose_mounts_files_that_exist_and_gives_each_node_an_id() -> None:

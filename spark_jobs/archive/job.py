@@ -128,6 +128,23 @@ def open_archive(store: ObjectStore, cluster_id: str, tables: str | None = None)
     return about
 
 
+def require_shared_store(store: ObjectStore, about: About, engine: ArchiveEngine) -> None:
+    """Raise ArchiveError unless a task sees the archive that this process has opened.
+
+    One task is asked, so a worker of another machine may still see another directory:
+    `archive_log` looks for the files of each range.
+    """
+    try:
+        (seen,) = engine.run(read_about, [store])
+    except ArchiveError as error:
+        raise ArchiveError(f"a task cannot read the archive: {error}; {_SHARED_PLACE}") from None
+    if seen != about:
+        raise ArchiveError(
+            f"{store.uri}: a task does not see the archive's {ABOUT_KEY}, which was written from "
+            f"here: {_SHARED_PLACE}"
+        )
+
+
 def archive(
     logs: Logs,
     store: ObjectStore,
@@ -224,10 +241,13 @@ def _require_files(store: ObjectStore, manifest: Manifest) -> None:
         if found is None or found.size_bytes != file.bytes:
             raise ArchiveError(
                 f"{store.uri}: a task wrote {file.key} of {file.bytes} bytes, which cannot be seen "
-                "from here: give an --out that all Spark workers share, a bucket or one mounted "
-                "directory; the range does not count as archived"
+                f"from here: {_SHARED_PLACE}; the range does not count as archived"
             )
 
+
+_SHARED_PLACE: Final = (
+    "give an --out that all Spark workers share, a bucket or one mounted directory"
+)
 
 _MAX_REPLANS: Final = 5
 """Largest number of new plans in a pass, one for each time that the log's head is deleted."""

@@ -15,6 +15,7 @@ import tempfile
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow.parquet as pq
 import pytest
@@ -27,9 +28,17 @@ from records.errors import RecordError
 from records.frame import decode_record, encode_record
 from spark_jobs.archive.check import check_archive
 from spark_jobs.archive.engines import LocalArchiveEngine
-from spark_jobs.archive.job import archive, open_archive
+from spark_jobs.archive.job import archive, open_archive, require_shared_store
 from spark_jobs.archive.range_writer import write_range
-from spark_jobs.readers.archive_layout import AVRO, CHECKPOINT, PARQUET, ArchiveError, Range
+from spark_jobs.readers.archive_layout import (
+    ABOUT_KEY,
+    AVRO,
+    CHECKPOINT,
+    PARQUET,
+    About,
+    ArchiveError,
+    Range,
+)
 from spark_jobs.readers.archived_logs import ArchivedLogs, list_ranges, read_manifest
 from spark_jobs.readers.avro_files import AvroWriter, read_avro
 from spark_jobs.readers.envelope import SCHEMA, batches_of, rows_of
@@ -264,6 +273,26 @@ def test_no_range_counts_as_archived_if_a_worker_wrote_its_files_where_the_drive
     assert not list_ranges(store)
     archive(logs, store, about=about, engine=LocalArchiveEngine(), range_bytes=RANGE_BYTES)
     assert raw(store) == logs.raw()
+
+
+@pytest.mark.parametrize("other", [None, About("another cluster", UUID(int=1), AVRO)])
+def test_an_archive_is_refused_if_a_worker_does_not_see_it(
+    store: ObjectStore, tmp_path: Path, other: About | None
+) -> None:
+    own = open_store(str(tmp_path / "worker"))
+    if other is not None:
+        own.write_new(ABOUT_KEY, other.to_json())
+
+    class Elsewhere(LocalArchiveEngine):
+        """Reads a directory of the worker's own."""
+
+        def run(self, work, items):  # type: ignore[no-untyped-def]
+            return super().run(work, [own for _ in items])
+
+    about = open_archive(store, CLUSTER_ID)
+    require_shared_store(store, about, LocalArchiveEngine())
+    with pytest.raises(ArchiveError, match="that all Spark workers share"):
+        require_shared_store(store, about, Elsewhere())
 
 
 # --- a head that was cut --------------------------------------------------------------------------

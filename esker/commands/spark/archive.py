@@ -172,6 +172,7 @@ def archive(
             work = _engine(spark)
             if inputs is not None:
                 about = _begin(inputs, store, as_)
+                _require_shared_store(store, about, work)
                 with _hold_logs(inputs, about) as hold:
                     job.run(inputs, store, about, work, hold, interval if follow else None)
             if verify:
@@ -356,6 +357,12 @@ def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:
         return open_archive(store, open_logs(inputs).cluster_id, tables and tables.value)
     except TablesError as error:
         stop(str(error), USAGE)
+
+
+def _require_shared_store(store: ObjectStore, about: About, engine: ArchiveEngine) -> None:
+    from spark_jobs.archive.job import require_shared_store
+
+    require_shared_store(store, about, engine)
 
 
 @contextmanager

@@ -16,7 +16,12 @@ def printed(name: str, *words: str, cwd: Path = ROOT, timeout_s: int = 280) -> s
     done = subprocess.run(
         [sys.executable, "-m", f"bench.{name}", *words],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            # Some import modules of tests, and Hypothesis would write its tables to `cwd`.
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(ROOT / ".hypothesis"),
+        },
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -45,6 +45,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith("tests/nemesis/"))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Fail a test that leaves its security to the connections of later tests of this process."""
+    security = sys.modules.get("raft.net.security")
+    if security is not None and security.outgoing_security() is not None:
+        security.use_outgoing(None)
+        pytest.fail("`outgoing` was left by two overlapping blocks: pass `security` to `connect`")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite", action="store_true", help="write transcripts anew instead of comparing them"

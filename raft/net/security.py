@@ -9,6 +9,9 @@ All connections that one process opens, a node or a command, lead to listeners o
 their security is one value of the process, which `connect` alone reads. (A context variable would
 not do: callbacks that a disk thread posts to the loop run in the thread's context.)
 
+The trap: two `with` blocks that overlap, in tasks or threads, leave the first security behind. A
+part of a process with a security of its own gives that to `connect`.
+
 Source: docs/design/security.md#transport.
 """
 

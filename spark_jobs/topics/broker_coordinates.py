@@ -25,7 +25,7 @@ import numpy as np
 
 from raft.net import NetError, Reason
 from raft.net.rpc import Rpc, open_rpc
-from raft.net.security import OutgoingSecurity, outgoing
+from raft.net.security import OutgoingSecurity
 from records.errors import RecordError
 from records.kafka_errors import ErrorCode, error_name
 from records.marker_batches import marker_batch
@@ -266,8 +266,7 @@ class BrokerCoordinates:
 
     def _call(self, attempt: Attempt[T]) -> T:
         """Run an attempt on a connection to some broker, and again until it succeeds in time."""
-        with outgoing(self._security):
-            return self._runner.run(self._within(attempt))
+        return self._runner.run(self._within(attempt))
 
     async def _within(self, attempt: Attempt[T]) -> T:
         deadline = time.monotonic() + self._timeout_ms / 1_000
@@ -290,7 +289,9 @@ class BrokerCoordinates:
     async def _connected(self) -> Rpc:
         if self._rpc is None or self._rpc.connection.closed:
             host, port = self._brokers[0]
-            self._rpc = await open_rpc(host, port, timeout_ms=self._timeout_ms)
+            self._rpc = await open_rpc(
+                host, port, timeout_ms=self._timeout_ms, security=self._security
+            )
         return self._rpc
 
 

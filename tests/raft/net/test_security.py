@@ -103,8 +103,7 @@ class Echo:
 
 
 async def ask(server, security, body=b"hello", host="127.0.0.1"):
-    with outgoing(security):
-        connection = await connect(host, server.listener.port, client_id="")
+    connection = await connect(host, server.listener.port, client_id="", security=security)
     try:
         return bytes(await connection.request(KIND, body, timeout_ms=20_000))
     finally:

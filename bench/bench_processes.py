@@ -54,7 +54,7 @@ MUST: Final = {1: "", 2: "must 1.8x, aim 2x", 4: "must 3.2x, aim 3.8x"}
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long a row takes."""
+    """The seconds for which a row is measured, and those of load before them."""
 
     seconds: float
     warm_up_s: float

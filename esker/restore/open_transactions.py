@@ -81,7 +81,7 @@ class Outcomes:
 
 
 def end_in_coordinator(store: Store, outcomes: Outcomes, at_ms: int) -> None:
-    """Write the markers that nobody would write in a batch coordinator's partitions.
+    """End transactions of a batch coordinator whose markers no broker would send.
 
     Args:    at_ms: the time of the markers.
     Raises:  sqlite3.Error.

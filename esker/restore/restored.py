@@ -1,4 +1,4 @@
-"""What a restore makes of the lost cluster's states: new numbers, and what is to be told.
+"""The data of a restore: lost states, new numbers, and the losses to print.
 
 Source: docs/design/restore.md#one-jump-of-all-counters.
 """
@@ -20,7 +20,7 @@ from raft.wire.responses import Group
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 IDS: Final = 1 << 20
-"""By how much counters of ids and offsets jump."""
+"""Added to the lost cluster's counters of ids and offsets."""
 
 TopicPartition = tuple[UUID, int]
 
@@ -62,7 +62,7 @@ class Restored:
     known to be committed."""
     lost_offsets: list[LostOffset] = field(default_factory=list)
     uncommitted: dict[int, UncommittedIds] = field(default_factory=dict)
-    """By batch coordinator: the ids of objects that may belong to the tail."""
+    """The ids of objects that may belong to the tail, by batch coordinator."""
     appended: Appended = field(default_factory=Appended)  # of the tail
     image: MetadataImage = field(default_factory=MetadataImage)
 

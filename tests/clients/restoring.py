@@ -174,7 +174,7 @@ class Transactions:
 
 
 class SettledTransactions(NamedTuple):
-    """What became of transactions after a restore."""
+    """The numbers of transactions that a restore kept, kept in part, and lost."""
 
     whole: int
     halves: int  # one at most: committed while the cut was taken

@@ -393,7 +393,7 @@ def test_each_call_with_an_impossible_transactional_id_is_refused_without_a_reco
 
 
 @pytest.mark.parametrize("epoch", [-1, 32_766, 32_767])
-def test_each_call_with_an_epoch_that_nobody_was_given_is_refused_without_a_record(
+def test_each_transactional_call_with_an_unknown_epoch_is_refused_and_writes_no_record(
     epoch: int,
 ) -> None:
     async def told(broker: Broker) -> None:

@@ -6,7 +6,6 @@ Source: docs/design/tables.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -25,7 +24,14 @@ from spark_jobs.topic_tables.job import JobError, TopicJob
 from spark_jobs.topic_tables.progress import RUN, Progress, ProgressError
 from spark_jobs.topic_tables.schemas import RawValues
 from spark_jobs.topics.coordinates import LostOffsetsError
-from tests.spark_jobs.topic_tables_world import NOW_MS, TOPIC, TablesWorld, tables_world
+from tests.spark_jobs.topic_tables_world import (
+    NOW_MS,
+    TOPIC,
+    TablesWorld,
+    data_files,
+    let_workers_write_elsewhere,
+    tables_world,
+)
 
 __all__ = ["tables_world"]
 
@@ -138,10 +144,6 @@ def test_a_driver_that_dies_after_its_commit_repeats_no_row(
             job.step()
     to_end(world.started())
     assert world.rows() == EXPECTED
-
-
-def data_files(world: TablesWorld) -> set[Path]:
-    return set((world.home / "lake" / "kafka" / TOPIC / "data").rglob("*.parquet"))
 
 
 def test_a_start_removes_the_files_that_the_former_driver_did_not_commit(
@@ -370,16 +372,8 @@ def test_files_that_the_driver_does_not_see_are_not_committed(
 ) -> None:
     """A worker wrote into a directory of its own that has the same name."""
     job = world.started()
-    write = TopicJob._write
-
-    def write_elsewhere(self: TopicJob, pieces: Any) -> Any:
-        written = write(self, pieces)
-        for path in data_files(world):
-            path.unlink()
-        return written
-
     with monkeypatch.context() as patched:
-        patched.setattr(TopicJob, "_write", write_elsewhere)
+        let_workers_write_elsewhere(world, patched)
         with pytest.raises(TableError, match="do all workers share this directory"):
             job.step()
     to_end(job)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from spark_jobs.topic_tables.compacting import CompactSettings, compact
 from spark_jobs.topic_tables.iceberg_table import TableError
 from tests.spark_jobs.test_topic_tables import to_end
 from tests.spark_jobs.test_topic_tables_decoded import schema
-from tests.spark_jobs.topic_tables_world import NOW_MS, TOPIC, TablesWorld, tables_world
+from tests.spark_jobs.topic_tables_world import NOW_MS, TOPIC, TablesWorld, data_files, tables_world
 
 __all__ = ["tables_world"]
 
@@ -117,10 +116,6 @@ def test_rows_that_are_deleted_between_do_not_come_back(
     assert compact(tables_world.catalog, NAME, SETTINGS).replaced == ()
     assert (0, 1) not in [row[:2] for row in tables_world.rows()]
     assert len(tables_world.rows()) == 5
-
-
-def data_files(world: TablesWorld) -> set[Path]:
-    return set((world.home / "lake" / "kafka" / TOPIC / "data").rglob("*.parquet"))
 
 
 def test_files_of_no_snapshot_go_once_they_are_old(tables_world: TablesWorld) -> None:

@@ -40,13 +40,17 @@ from spark_jobs.topic_tables import iceberg_table as iceberg_module
 from spark_jobs.topic_tables.compacting import compact
 from spark_jobs.topic_tables.directory import DirectoryJob
 from spark_jobs.topic_tables.iceberg_table import IcebergTable, TakenOverError
-from spark_jobs.topic_tables.job import JobError, TopicJob
+from spark_jobs.topic_tables.job import JobError
 from spark_jobs.topic_tables.progress import RUN, Progress, ProgressError
 from tests.spark_jobs import test_topic_directories as directories
 from tests.spark_jobs.test_topic_directories import started as started_directory
-from tests.spark_jobs.test_topic_tables import EXPECTED, data_files, to_end
+from tests.spark_jobs.test_topic_tables import EXPECTED, to_end
 from tests.spark_jobs.test_topic_tables_compacting import NAME, SETTINGS, between, filled
-from tests.spark_jobs.topic_tables_world import TablesWorld, tables_world
+from tests.spark_jobs.topic_tables_world import (
+    TablesWorld,
+    let_workers_write_elsewhere,
+    tables_world,
+)
 
 __all__ = ["tables_world"]
 
@@ -122,16 +126,8 @@ def test_without_a_look_at_each_file_pyiceberg_refuses_those_that_are_not_there(
 ) -> None:
     """So the rule costs no rows where it is missing: it is for the sentence."""
     job = world.started()
-    write = TopicJob._write
-
-    def write_elsewhere(self: TopicJob, pieces: Any) -> Any:
-        written = write(self, pieces)
-        for path in data_files(world):
-            path.unlink()
-        return written
-
     with monkeypatch.context() as patched:
-        patched.setattr(TopicJob, "_write", write_elsewhere)
+        let_workers_write_elsewhere(world, patched)
         patched.setattr(IcebergTable, "_check_files", lambda *_: None)
         patched.setattr(iceberg_module, "PAUSE_S", 0)
         with pytest.raises(FileNotFoundError):
@@ -274,7 +270,7 @@ def test_without_a_look_at_delete_files_rows_that_another_tool_deletes_come_back
 def test_without_a_look_at_its_files_compaction_of_a_rewritten_file_is_refused(
     tables_world: TablesWorld, monkeypatch: Patch
 ) -> None:
-    """PyIceberg deletes by writing a file anew, and lets nobody replace the one that was."""
+    """A PyIceberg delete rewrites a file; a commit that replaces the old file then fails."""
     filled(tables_world, partition_by="none")
     table = tables_world.catalog.load_table(NAME)
     monkeypatch.setattr(compacting, "_unchanged", lambda _, tasks: list(tasks))

@@ -116,3 +116,21 @@ class TablesWorld:
 def tables_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TablesWorld:
     """A topic of two partitions, and an empty catalogue."""
     return TablesWorld(tmp_path, monkeypatch)
+
+
+def data_files(world: TablesWorld) -> set[Path]:
+    """Return the data files of the topic's table."""
+    return set((world.home / "lake" / "kafka" / TOPIC / "data").rglob("*.parquet"))
+
+
+def let_workers_write_elsewhere(world: TablesWorld, patch: pytest.MonkeyPatch) -> None:
+    """Hide each data file from the driver, as if its worker had a directory of its own."""
+    write = TopicJob._write
+
+    def write_elsewhere(self: TopicJob, pieces: Any) -> Any:
+        written = write(self, pieces)
+        for path in data_files(world):
+            path.unlink()
+        return written
+
+    patch.setattr(TopicJob, "_write", write_elsewhere)

@@ -370,7 +370,7 @@ def test_segments_of_another_cluster_topic_or_offset_are_deleted_at_the_start() 
 
 @pytest.mark.parametrize("while_serving", [True, False])
 def test_another_clusters_segments_change_no_answer(tmp_path: Path, while_serving: bool) -> None:
-    """Of the same topic id, offsets and size: only their records and the cluster differ."""
+    """The segments have the same topic id, offsets and size, but another cluster's records."""
 
     async def another(world: World) -> None:
         await asyncio.sleep(1)  # other timestamps, and so other bytes

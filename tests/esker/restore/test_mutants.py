@@ -80,7 +80,7 @@ def leaves_group_offsets(patch: pytest.MonkeyPatch) -> None:
 
 
 def leaves_transactions_open(patch: pytest.MonkeyPatch) -> None:
-    """Readers of committed records stop for ever at a transaction whose markers nobody sends."""
+    """No broker sends its markers, so readers of committed records never get past it."""
     patch.setattr(state_checkpoints, "end_in_coordinator", lambda *_: None)
 
 

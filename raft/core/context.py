@@ -63,6 +63,14 @@ class Context:
         self.is_voter: bool = self.voters.is_voter(self.identity)
 
     @property
+    def acknowledges(self) -> bool:
+        """Return whether this node's Fetch acknowledges records: it is a voter, on whatever disk.
+
+        No other node becomes a voter while it runs, so another may flush later than it fetches.
+        """
+        return self.node_id in self.voters
+
+    @property
     def can_campaign(self) -> bool:
         """Return whether this node is a voter that is not recovering, shutting down or in doubt."""
         stands_back = self.recovering or self.shutting_down or self.in_doubt

@@ -155,9 +155,12 @@ class Discovery:
             requests.send(context.random.choice(ready), self.fetch_request(max_wait_ms=0))
 
     def can_fetch(self) -> bool:
-        """Return whether a Fetch may be sent, which requires that the whole log is flushed."""
+        """Return whether a Fetch may be sent: by a voter only when its whole log is flushed.
+
+        A Fetch acknowledges the records below its offset, and only that of a voter counts.
+        """
         log = self._context.log
-        return log.flushed_end_offset == log.end_offset
+        return log.flushed_end_offset == log.end_offset or not self._context.acknowledges
 
     def fetch_request(self, max_wait_ms: int) -> FetchRequest:
         """Build a Fetch request for the records after the end of this node's log."""

@@ -12,8 +12,8 @@ Rules the core relies on:
 2. Bytes reported durable *are* durable: fdatasync has returned (for files that were renamed or
    deleted, the directory's fsync too). A flush that fails stops the process.
 3. Bytes of an `Append` are readable for the following effects (`RespondFetch`), flushed or not.
-   After `Append` and `AppendLeaderChange`, flush soon and report `AppendDurable`; one flush may
-   cover many appends (group commit).
+   After `Append` and `AppendLeaderChange`, flush and report `AppendDurable`, soon where
+   `Quorum.acknowledges`; one flush may cover many appends (group commit).
 4. `AppendDurable` carries the `generation` of the newest `Append` or `Truncate` effect carried out
    when its flush *began*: a flush that began before a truncation says nothing of later bytes.
 5. Responses are matched to requests by the driver: `ResponseReceived` names the `request_id` that

@@ -157,6 +157,11 @@ class Quorum:
         return self._context.is_voter
 
     @property
+    def acknowledges(self) -> bool:
+        """Return whether this node's Fetch acknowledges records: voters', on any disk."""
+        return self._context.acknowledges
+
+    @property
     def recovering(self) -> bool:
         """Return whether this node is a voter that lost its disk and has not caught up yet."""
         return self._context.recovering

@@ -35,11 +35,14 @@ from records.batch import ControlType
 from records.batch_writer import build_control_batch
 from records.control import LeaderChangeMessage, Voter
 from records.frame import encode_control_record
-from records.types import Offset
+from records.types import Epoch, Offset
 
 log = logging.getLogger("raft.driver")
 
 RECORD_AFTER_S: Final = 1.0  # the recovery point lags the flushed end by no more than about this
+
+FLUSH_LATE_S: Final = 0.5
+"""An observer's flushed end lags the end of its log by no more than about this."""
 
 KEPT_BYTES: Final = 64 * 1024
 """Up to here a follower keeps in memory what it fetched, as a leader does: it applies that in a
@@ -57,6 +60,7 @@ class DiskWork:
         disk: DiskThread,
         counters: Counters,
         generation: int,
+        acknowledges: Callable[[], bool],
         post: Callable[[Event], None],
         resume: Callable[[], None],
         on_appended: Callable[[], None],
@@ -64,6 +68,7 @@ class DiskWork:
         """Create the disk work of a group, with no job submitted yet.
 
         Args:    generation: the current generation of the core's log.
+                 acknowledges: whether somebody waits for flushes; see `Quorum.acknowledges`.
                  resume: called when the group is no longer `busy`.
                  on_appended: called when the log has grown, before anything else happens.
         """
@@ -75,6 +80,7 @@ class DiskWork:
         self._disk = disk
         self._counters = counters
         self._generation = generation
+        self._acknowledges = acknowledges
         self._post = post
         self._resume = resume
         self._on_appended = on_appended
@@ -83,6 +89,8 @@ class DiskWork:
         self._flushing = False
         self._flush_due = False
         self._flush_after_step = False
+        self._epoch: Epoch | None = None  # of the newest batch appended
+        self._flushing_late: asyncio.TimerHandle | None = None
         self._recording: asyncio.TimerHandle | None = None
         self._deleting: asyncio.Future[None] | None = None
         self._undeleted: list[Segment] = []
@@ -97,8 +105,9 @@ class DiskWork:
     async def close(self) -> None:
         """Wait for the disk thread, flush, record the recovery point and close the log."""
         self._closed = True
-        if self._recording is not None:
-            self._recording.cancel()
+        for timer in (self._recording, self._flushing_late):
+            if timer is not None:
+                timer.cancel()
         if self._deleting is not None:
             await asyncio.wait((self._deleting,))
         await self._disk.run(self._storage.close)
@@ -140,7 +149,10 @@ class DiskWork:
         self._storage.append(data, base_offset, end_offset, keep=kept)
         if not ours:
             self._counters.fetched_records += end_offset - base_offset
-        self._appended(effect.generation, end_offset - base_offset, ours=ours)
+        new_epoch = batches[-1].epoch != self._epoch
+        self._epoch = batches[-1].epoch
+        late = not (ours or new_epoch or self._acknowledges())
+        self._appended(effect.generation, end_offset - base_offset, ours=ours, late=late)
 
     def append_leader_change(self, effect: AppendLeaderChange) -> None:
         """Append the LeaderChange record that begins this node's epoch."""
@@ -159,22 +171,35 @@ class DiskWork:
         self._storage.append(data, effect.base_offset, Offset(effect.base_offset + 1), keep=True)
         self._appended(effect.generation, 1, ours=True)
 
-    def _appended(self, generation: int, record_count: int, *, ours: bool) -> None:
+    def _appended(
+        self, generation: int, record_count: int, *, ours: bool, late: bool = False
+    ) -> None:
         """Flush appended batches: a follower now, a leader after sending them to its followers.
 
         Waking a thread takes as long as sending to both followers, and a commit waits for their
-        flushes: so those should begin first.
+        flushes: so those should begin first. Nobody waits for an observer's, which flushes late:
+        what came in `FLUSH_LATE_S` together, but the first records of an epoch at once. Otherwise,
+        after a power failure, a state could have records of an epoch that the log does not know,
+        which looks like a fork.
         """
         self._generation = generation
         self._counters.appended_records += record_count
         self._on_appended()
-        if self._flushing:
+        if late:
+            if self._flushing_late is None:
+                self._flushing_late = self._loop.call_later(FLUSH_LATE_S, self._flush_late)
+        elif self._flushing:
             self._flush_due = True
         elif ours:
             self._flush_due = True
             self._flush_after_step = True
         else:
             self._flush()
+
+    def _flush_late(self) -> None:
+        self._flushing_late = None
+        self._flush_due = True
+        self._flush_if_due()
 
     def after_step(self) -> None:
         """Schedule the flush to run after the messages of this step of the Raft core are sent."""

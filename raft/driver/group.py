@@ -156,6 +156,7 @@ class GroupDriver:
             disk=disk,
             counters=self.counters,
             generation=quorum.log.generation,
+            acknowledges=lambda: quorum.acknowledges,
             post=self.post,
             resume=self._resume,
             on_appended=self.pending_requests.release_held,

@@ -310,10 +310,19 @@ class Checker:
         node_id = process.node_id
         if isinstance(request, FetchRequest):
             self.says(process, request.epoch)
-            ledger = self.ledgers[node_id]
-            assert request.fetch_offset <= ledger.durable_end, (
-                f"{process} acknowledges {request.fetch_offset}, its disk keeps"
-                f" {ledger.durable_end} (invariant 11)"
+            held = self.ledgers[node_id].durable_end
+            if node_id not in self.voters:  # it acknowledges nothing by its offset
+                held = self.ledgers[node_id].end
+                self.rare["unflushed fetches"] += (
+                    request.fetch_offset > self.ledgers[node_id].durable_end
+                )
+            assert request.fetch_offset <= held, (
+                f"{process} acknowledges {request.fetch_offset}, its disk keeps {held}"
+                " (invariant 11)"
+            )
+            assert request.floor <= self.ledgers[node_id].durable_end, (
+                f"{process} reports the floor {request.floor}, its disk keeps"
+                f" {self.ledgers[node_id].durable_end} (invariant 11)"
             )
         elif isinstance(request, VoteRequest):
             self.says(process, request.epoch)

@@ -151,6 +151,7 @@ class MemoryMachine:
         for batch in batches:
             for record in iter_records(batch):
                 load_record(store, decode_record(record.value))
+            self.last_timestamp = batch.header.max_timestamp
             yield
         store.applied_offset = snapshot_id.offset
         self.store, self.applied = store, snapshot_id

@@ -1,10 +1,13 @@
-"""A follower applies recent batches from memory; closing a log flushes it once."""
+"""When a log is flushed, what a follower keeps of it in memory, and that closing flushes once."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from uuid import UUID
+
+import pytest
 
 from raft.core.effects import Append
 from raft.core.messages import Batch
@@ -17,6 +20,7 @@ from raft.segments.log import LogConfig
 from raft.wire.responses import Group
 from records.batch_writer import build_value_batch
 from records.types import Epoch, NodeId, Offset
+from tests.waiting import wait_until_async
 
 GROUP = Group("t", 0, UUID(int=5))
 
@@ -24,23 +28,23 @@ GROUP = Group("t", 0, UUID(int=5))
 class World:
     """One group's log on disk with its `DiskWork`."""
 
-    def __init__(self, log_dir: Path) -> None:
+    def __init__(self, log_dir: Path, *, acknowledges: bool = True) -> None:
         files, self.failures = RealFileSystem(), list[BaseException]()
         Storage.create(files, log_dir, GROUP, LogConfig(), recovering=False)
         self.storage = Storage.open(files, log_dir, GROUP, LogConfig(), (NodeId(1),))
         disk = DiskThread("test", asyncio.get_running_loop(), self.failures.append)
         self.work = DiskWork(
             name="t-0", storage=self.storage, disk=disk, counters=Counters(), generation=0,
-            post=lambda _: None, resume=lambda: None, on_appended=lambda: None,
+            acknowledges=lambda: acknowledges, post=lambda _: None, resume=lambda: None,
+            on_appended=lambda: None,
         )  # fmt: skip
 
-    def fetched(self, offset: int, value_bytes: int) -> bytes:
+    def fetched(self, offset: int, value_bytes: int, epoch: int = 1) -> bytes:
         """Append one batch as a follower does."""
-        data = bytes(
-            build_value_batch([bytes(value_bytes)], base_offset=offset, leader_epoch=1, timestamp=0)
-        )
+        values = [bytes(value_bytes)]
+        data = bytes(build_value_batch(values, base_offset=offset, leader_epoch=epoch, timestamp=0))
         end = Offset(offset + 1)
-        batch = Batch(Offset(offset), end, Epoch(1), len(data), memoryview(data))
+        batch = Batch(Offset(offset), end, Epoch(epoch), len(data), memoryview(data))
         self.work.append(Append((batch,), 0))
         return data
 
@@ -75,5 +79,39 @@ def test_closing_a_raft_group_flushes_its_pending_appends(tmp_path: Path) -> Non
         await world.work.close()
         assert not world.failures
         assert world.storage.log.flushed_end_offset == 2
+
+    asyncio.run(story())
+
+
+def test_an_observer_flushes_the_first_records_of_an_epoch_at_once_and_others_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power failure its log knows each epoch that its state may know."""
+
+    async def story() -> None:
+        world = World(tmp_path, acknowledges=False)
+        flushes = 0
+        flush = world.storage.flush
+
+        def counted() -> Offset:
+            nonlocal flushes
+            flushes += 1
+            return flush()
+
+        monkeypatch.setattr(world.storage, "flush", counted)
+        flushed = partial(getattr, world.storage.log, "flushed_end_offset")
+        world.fetched(0, 100)
+        await wait_until_async(lambda: flushed() == 1, "the first record is flushed")
+        for offset in range(1, 50):
+            world.fetched(offset, 100)
+        assert flushes == 1
+        await wait_until_async(lambda: flushed() == 50, "the later records are flushed")
+        assert flushes == 2
+        world.fetched(50, 100, epoch=2)
+        await wait_until_async(lambda: flushed() == 51, "the new epoch is flushed")
+        world.fetched(51, 100, epoch=2)
+        await world.work.close()
+        assert flushed() == 52
+        assert not world.failures
 
     asyncio.run(story())

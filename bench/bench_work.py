@@ -8,6 +8,9 @@ turns on both, each server process has the same cores, and CPU time (user and sy
 read before and after a load. Other programs disturb CPU time less than elapsed time, but they take
 the caches away. So the ratio is the median of the rounds' ratios.
 
+Before a load the kernel forgets the cached files of the earlier ones: it then takes their memory
+again. Memory that a virtual machine touches for the first time costs as much CPU as the broker.
+
 Rows: java and librdkafka (records of 1 KiB by producers with default settings over 12 partitions:
 CPU of the broker a GB), small (the same in records of 100 B), consume (one librdkafka consumer with
 default settings reads them again, from the broker's memory), store (the same by a broker that keeps
@@ -25,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -93,6 +96,16 @@ def cpu_s(pid: int) -> float:
     )
 
 
+def forget_files(home: Path) -> None:
+    """Let the kernel drop the cached pages of all files below a directory, once on disk."""
+    os.sync()
+    for path in home.rglob("*"):
+        with suppress(OSError):  # nodes delete files meanwhile
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
 @dataclass
 class Side:
     """One checkout's cluster, and what its rows gave."""
@@ -141,6 +154,7 @@ def java(side: Side, row: str, turn: int, size: Size, kafka: Callable[[], WarmKa
         "--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES),
         "--throughput", "-1", "--command-config", str(settings),
     )  # fmt: skip
+    forget_files(side.cluster.home.parent)
     with side.measured(row, IN_MEMORY, lambda: records * RECORD_BYTES / 1e9):
         kafka().run(PERF, *words, timeout_s=600)
 
@@ -151,6 +165,7 @@ def librdkafka(side: Side, row: str, turn: int, size: Size, record_bytes: int) -
     create(bootstrap, topic, PARTITIONS)
     records = size.megabytes * 1_000_000 // RECORD_BYTES
     settings = {"client.id": f"bench,esker_rack=r{IN_MEMORY}"}
+    forget_files(side.cluster.home.parent)
     with side.measured(row, IN_MEMORY, lambda: records * record_bytes / 1e9):
         produce(bootstrap, topic, os.urandom(record_bytes), records, settings, PARTITIONS)
 

@@ -195,6 +195,7 @@ def main() -> None:
         )
         raise SystemExit(USAGE)
     _reopen_standard_files()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start a thread for each core
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # print escapes in an ASCII locale

@@ -111,24 +111,35 @@ def _body(batch: Batch, limit_bytes: int) -> Buffer:
 
 def _find_ends(batch: Batch, data: bytes, position: int, end: int, found: list[int]) -> None:
     """Find the end of each record of a batch by its length, and append the ends to `found`."""
-    append = found.append
     try:
-        for _ in range(batch.header.record_count):
-            low = data[position]
-            if low < 0x80:
-                position += 1 + (low >> 1)
-            elif (high := data[position + 1]) < 0x80:
-                position += 2 + ((low & 0x7F | high << 7) >> 1)
-            else:
-                length, position = decode_varint(data, position)
-                position += length
-            append(position)
-            if position > end:
-                break
+        ends = follow_records(data, position, batch.header.record_count)
     except (IndexError, ValueError) as error:
         raise _corrupt(batch, f"a record's length: {error}") from None
-    if position != end:
-        raise _corrupt(batch, f"records end at byte {position}, their batch at {end}")
+    if ends and ends[-1] != end:
+        raise _corrupt(batch, f"records end at byte {ends[-1]}, their batch at {end}")
+    found += ends
+
+
+def follow_records(data: Buffer, position: int, count: int) -> list[int]:
+    """Return where each of `count` records ends by its length; the first begins at `position`.
+
+    A negative length is taken for a positive one: `read_fields` refuses it.
+
+    Raises:  IndexError where the buffer ends first; ValueError for a length that is too long.
+    """
+    ends: list[int] = []
+    append = ends.append
+    for _ in range(count):
+        low = data[position]
+        if low < 0x80:
+            position += 1 + (low >> 1)
+        elif (high := data[position + 1]) < 0x80:
+            position += 2 + ((low & 0x7F | high << 7) >> 1)
+        else:
+            length, position = decode_varint(data, position)
+            position += length
+        append(position)
+    return ends
 
 
 class RecordFields(NamedTuple):

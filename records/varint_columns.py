@@ -23,7 +23,7 @@ def read_uvarints(
     A position past the end reads the last byte; the caller compares the positions after the
     values with the ends that it knows.
 
-    Raises:  ValueError if a varint is longer than `max_bytes`.
+    Raises:  ValueError if a varint is longer than `max_bytes`, or exceeds 64 bits.
     """
     low = raw.take(positions, mode="clip")
     has_more = low >= 0x80
@@ -44,6 +44,8 @@ def read_uvarints(
         if shift == 7 * max_bytes:
             raise ValueError(f"varint is longer than {max_bytes} bytes")
         byte = raw.take(after[more], mode="clip")
+        if shift == 63 and (byte > 1).any():
+            raise ValueError("varint exceeds 64 bits")
         value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         after[more] += 1
         more = more[byte >= 0x80]

@@ -14,7 +14,6 @@ docs/design/broker.md#validation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from coordinator.controller.config_defs import COMPACT
@@ -24,7 +23,6 @@ from diskless.loop_turns import INLINE_BYTES
 from records.batch import (
     COMPRESSION_MASK,
     HEADER,
-    MIN_RECORD_BYTES,
     NO_TIMESTAMP,
     TRANSACTIONAL,
     Batch,
@@ -43,12 +41,9 @@ from records.errors import (
     UnknownCodecError,
 )
 from records.kafka_errors import ErrorCode
-from records.native_batch import read_timestamp_range
-from records.varint import SMALL_VARINTS, decode_varint, decode_varlong
+from records.record_checks import check_records, iter_timestamps
 
 FIRST_WITH_ZSTD: Final = 7  # Produce versions below know no zstd
-SMALL: Final = len(SMALL_VARINTS)
-SLICE_RECORDS: Final = 10_000  # whose timestamps are held at once
 MAX_RECORD_ERRORS: Final = 100  # listed individually in a response
 
 
@@ -180,7 +175,7 @@ def validate(
     decompression = decompression or Decompression()
     try:
         body = decompression.records_of(batch, inline=inline)
-        earliest, latest = _timestamp_range(batch, body)
+        earliest, latest = check_records(batch, body)
         refusal = _check_keys(batch, body) if rules.keys_required else None
     except DecompressedTooLargeError:
         message = (
@@ -260,122 +255,6 @@ def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | 
     return None
 
 
-def _timestamp_range(batch: Batch, body: memoryview) -> tuple[int, int]:
-    """Return the least and greatest timestamp of a batch's records, after checking each record.
-
-    Checked are a record's length and its offset delta.
-
-    Compiled code does it where it can. Without that, most of a broker's time on small records is
-    spent in this loop, so the usual record (no headers, a short key or none) is parsed here, in
-    less than half the time; `_parse_record` parses any record.
-
-    Raises:  ValueError; IndexError where the bytes end too early.
-    """
-    header = batch.header
-    if header.record_count * MIN_RECORD_BYTES > len(body):
-        raise ValueError(f"{header.record_count} records in {len(body)} bytes")
-    data = bytes(body)  # indexed twice as fast as a view
-    compiled = read_timestamp_range(header, data)
-    if compiled is not None:
-        return compiled
-    base_timestamp, size = header.base_timestamp, len(data)
-    timestamps: list[int] = []  # of a slice, so that memory does not grow with the record count
-    append, position = timestamps.append, 0
-    earliest, latest = 1 << 64, -(1 << 64)
-    for first_delta in range(0, header.record_count, SLICE_RECORDS):
-        for expected_delta in range(
-            first_delta, min(first_delta + SLICE_RECORDS, header.record_count)
-        ):
-            low = data[position]
-            at = position + 1
-            if low >= 0x80:
-                high = data[at]
-                low = low & 0x7F | high << 7 if high < 0x80 else 1
-                at += 1
-            end = at + (low >> 1)  # of the record, if its length has one or two bytes
-            if not low & 1 and end <= size and expected_delta < SMALL:
-                delta = data[at + 1]  # after the attributes, unused
-                if delta < 0x80:
-                    delta, at = (delta >> 1) ^ -(delta & 1), at + 2
-                else:
-                    delta, at = decode_varlong(data, at + 1)
-                expected = SMALL_VARINTS[expected_delta]
-                if data.startswith(expected, at):
-                    at += len(expected)
-                    low = data[at]  # the key's length
-                    at += 1 if low & 1 else 1 + (low >> 1)
-                    if (low == 1 or (low < 0x80 and not low & 1)) and at < end:
-                        low = data[at]  # the value's
-                        at += 1
-                        if low >= 0x80:
-                            high = data[at]
-                            low = low & 0x7F | high << 7 if high < 0x80 else 3
-                            at += 1
-                        if low != 1:
-                            at += low >> 1
-                        if (low == 1 or not low & 1) and at == end - 1 and not data[at]:
-                            append(base_timestamp + delta)
-                            position = end
-                            continue
-            delta, position = _parse_record(data, position, expected_delta)
-            append(base_timestamp + delta)
-        earliest, latest = min(earliest, *timestamps), max(latest, *timestamps)
-        timestamps.clear()
-    if position != size:
-        raise ValueError(f"{size - position} bytes after the last record")
-    return earliest, latest
-
-
-def _parse_record(data: bytes, position: int, expected_delta: int) -> tuple[int, int]:
-    """Return a record's timestamp delta and the position of its end.
-
-    Raises as `_timestamps`.
-    """
-    size = len(data)
-    length, position = decode_varint(data, position)
-    end = position + length
-    if length < MIN_RECORD_BYTES - 1 or end > size:
-        raise ValueError(f"record {expected_delta}: {length} bytes, {size - position} are left")
-    delta, position = decode_varlong(data, position + 1)  # after the attributes, unused
-    offset_delta, position = decode_varint(data, position)
-    if offset_delta != expected_delta:
-        raise ValueError(f"record {expected_delta}: its offset delta is {offset_delta}")
-    _check_inside(data, position, end, expected_delta)
-    return delta, end
-
-
-def _check_inside(body: bytes, position: int, end: int, index: int) -> None:
-    """Check that the key, value and headers fill the record exactly.
-
-    Raises ValueError.
-    """
-    length, position = decode_varint(body, position)
-    position += max(length, 0)
-    shortest = length
-    if position < end:
-        length, position = decode_varint(body, position)
-        position += max(length, 0)
-        shortest = min(shortest, length)
-        if position == end - 1 and body[position] == 0 and shortest >= -1:
-            return  # no headers, as nearly always
-    if shortest < -1 or position >= end:
-        raise ValueError(f"record {index}: key and value do not fit")
-    count, position = decode_varint(body, position)
-    if not 0 <= count <= (end - position) // 2:
-        raise ValueError(f"record {index}: {count} headers")
-    for _ in range(count):
-        length, position = decode_varint(body, position)
-        position += length
-        if length < 0 or position >= end:
-            raise ValueError(f"record {index}: a header's key does not fit")
-        length, position = decode_varint(body, position)
-        position += max(length, 0)
-        if length < -1 or position > end:
-            raise ValueError(f"record {index}: a header's value does not fit")
-    if position != end:
-        raise ValueError(f"record {index}: {end - position} bytes after its headers")
-
-
 def _check_timestamps(
     batch: Batch, body: memoryview, earliest: int, latest: int, rules: TopicRules, now_ms: int
 ) -> Refusal | None:
@@ -390,7 +269,7 @@ def _check_timestamps(
     if earliest >= oldest and latest <= newest:
         return None
     count, errors = 0, []
-    for index, timestamp in enumerate(_timestamps(batch, bytes(body))):
+    for index, timestamp in enumerate(iter_timestamps(batch, bytes(body))):
         if timestamp != NO_TIMESTAMP and not oldest <= timestamp <= newest:
             count += 1
             if count <= MAX_RECORD_ERRORS:
@@ -399,14 +278,6 @@ def _check_timestamps(
         return None
     message = f"{count} records with invalid timestamps, the first: {errors[0].message}"
     return Refusal(ErrorCode.INVALID_TIMESTAMP, message, tuple(errors))
-
-
-def _timestamps(batch: Batch, body: bytes) -> Iterator[int]:
-    """Yield the timestamp of each record of a batch whose records are known to be valid."""
-    position = 0
-    for expected_delta in range(batch.header.record_count):
-        delta, position = _parse_record(body, position, expected_delta)
-        yield batch.header.base_timestamp + delta
 
 
 def _describe_misfit(timestamp: int, rules: TopicRules, now_ms: int) -> str:

@@ -49,6 +49,7 @@ from records.record_block import (
     MalformedRecordError,
     RecordFields,
     check_deltas,
+    follow_records,
     read_fields,
     read_varints,
 )
@@ -358,7 +359,7 @@ def _find_records(bodies: _Bodies, counts: Numbers) -> tuple[Numbers, Numbers]:
         )
     places = (positions, limits, left, indexes)
     for begin, end, count, index in zip(*(place.tolist() for place in places), strict=True):
-        found = _follow(bodies.data, begin, count)
+        found = follow_records(bodies.data, begin, count)
         if found[-1] != end:
             raise _UnsoundError
         ends[index : index + count] = found
@@ -366,23 +367,6 @@ def _find_records(bodies: _Bodies, counts: Numbers) -> tuple[Numbers, Numbers]:
     starts[1:] = ends[:-1]
     starts[first_records] = bodies.begins
     return starts, ends
-
-
-def _follow(data: bytes | bytearray, position: int, count: int) -> list[int]:
-    """Return where each of `count` records ends, the first of which begins at `position`."""
-    ends: list[int] = []
-    append = ends.append
-    for _ in range(count):
-        low = data[position]
-        if low < 0x80:
-            position += 1 + (low >> 1)
-        elif (high := data[position + 1]) < 0x80:
-            position += 2 + ((low & 0x7F | high << 7) >> 1)
-        else:
-            length, position = decode_varint(data, position)
-            position += length
-        append(position)
-    return ends
 
 
 def _decode(

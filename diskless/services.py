@@ -77,6 +77,7 @@ from diskless.transactions.proofs import TransactionProofs
 from diskless.zones import ZoneTraffic
 from raft.net import ServerConnection
 from raft.net.handlers import Served
+from records import record_checks
 from records.rpc.batch_coordinator import CommitBatchesResponse
 
 PRODUCE: Final = 0
@@ -422,6 +423,7 @@ class Services:
         self.rewriting.start()
         if self.backup is not None:
             self.backup.start()
+        asyncio.get_running_loop().run_in_executor(None, record_checks.load)
 
     def begin_epoch(self, epoch: int, *, is_fenced: bool) -> None:
         """Start to serve under this broker epoch, but redirect clients while `is_fenced`."""

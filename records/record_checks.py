@@ -11,21 +11,11 @@ Source: upstream's LogValidator and DefaultRecord; docs/design/broker.md#validat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
-
-import numpy as np
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
 
 from records.batch import MIN_RECORD_BYTES, Batch
-from records.record_block import (
-    MalformedRecordError,
-    RecordFields,
-    follow_records,
-    read_fields,
-    read_varints,
-)
 from records.varint import SMALL_VARINTS, decode_varint, decode_varlong
-from records.varint_columns import Numbers
 
 SLICE_RECORDS: Final = 10_000
 """Records whose fields are held at once, so that memory does not grow with the record count."""
@@ -37,10 +27,18 @@ Measured in ns a record, loop and columns: 520 and 680 for 100 records of 100 by
 1,000, 550 and 210 for 1,000 of 1 KiB.
 """
 
-MOST_HEADERS: Final = 8
-"""A record with more headers leaves its slice to the loop: each costs some calls of NumPy."""
-
 _SMALL: Final = len(SMALL_VARINTS)
+
+_CheckColumns: TypeAlias = Callable[[bytes, int, int, int], tuple[int, int, int] | None]
+_check_columns: _CheckColumns | None = None
+
+
+def load() -> None:
+    """Import NumPy, which takes a tenth of a node's start; before, the loop checks all records."""
+    global _check_columns
+    from records.record_columns import check_columns
+
+    _check_columns = check_columns
 
 
 def check_records(batch: Batch, body: memoryview) -> tuple[int, int]:
@@ -61,9 +59,9 @@ def check_records(batch: Batch, body: memoryview) -> tuple[int, int]:
     earliest, latest = 1 << 64, -(1 << 64)
     for first in range(0, count, SLICE_RECORDS):
         stop = min(first + SLICE_RECORDS, count)
-        checked = (
-            _check_columns(data, position, first, stop) if stop - first >= FEW_RECORDS else None
-        )
+        checked = None
+        if _check_columns is not None and stop - first >= FEW_RECORDS:
+            checked = _check_columns(data, position, first, stop)
         least, greatest, position = checked or _check_each(data, position, first, stop)
         earliest, latest = min(earliest, least), max(latest, greatest)
     if position != len(data):
@@ -77,60 +75,6 @@ def iter_timestamps(batch: Batch, body: bytes) -> Iterator[int]:
     for expected_delta in range(batch.header.record_count):
         delta, position = _check_one(body, position, expected_delta)
         yield batch.header.base_timestamp + delta
-
-
-def _check_columns(
-    data: bytes, position: int, first: int, stop: int
-) -> tuple[int, int, int] | None:
-    """Check the records with offset deltas from `first` to `stop`, exclusive, all at once.
-
-    Returns: the least and greatest timestamp delta, and the last record's end; None if a record may
-             be wrong, or has many headers.
-    """
-    try:
-        ends_list = follow_records(data, position, stop - first)
-        ends = np.array(ends_list, np.int64)
-        starts = np.empty_like(ends)
-        starts[0], starts[1:] = position, ends[:-1]
-        if ends_list[-1] > len(data) or (starts >= ends).any():
-            return None
-        fields = read_fields(data, starts, ends)
-        if not np.array_equal(fields.offset_deltas, np.arange(first, stop)):
-            return None
-        if not _headers_fill(data, fields, ends):
-            return None
-    except (MalformedRecordError, ValueError, IndexError):
-        return None
-    deltas = fields.timestamp_deltas
-    return int(deltas.min()), int(deltas.max()), ends_list[-1]
-
-
-def _headers_fill(data: bytes, fields: RecordFields, ends: Numbers) -> bool:
-    """Return whether the headers of each record end where the record ends.
-
-    Raises:  MalformedRecordError; ValueError for a varint that is too long.
-    """
-    raw = np.frombuffer(data, np.uint8)
-    left, positions = read_varints(raw, fields.value_ends)
-    if (left < 0).any():
-        return False
-    for _ in range(MOST_HEADERS):
-        has_header = left > 0
-        if not has_header.any():
-            break
-        is_ended = ~has_header
-        if not np.array_equal(positions[is_ended], ends[is_ended]):
-            return False
-        left, positions, ends = left[has_header] - 1, positions[has_header], ends[has_header]
-        key_sizes, positions = read_varints(raw, positions)
-        positions = positions + key_sizes
-        if ((key_sizes < 0) | (positions >= ends)).any():
-            return False
-        value_sizes, positions = read_varints(raw, positions)
-        positions = positions + np.maximum(value_sizes, 0)
-        if ((value_sizes < -1) | (positions > ends)).any():
-            return False
-    return not left.any() and np.array_equal(positions, ends)
 
 
 def _check_each(data: bytes, position: int, first: int, stop: int) -> tuple[int, int, int]:

@@ -6,20 +6,26 @@ from random import Random
 
 import pytest
 
+from records import record_checks
 from records.batch import Batch, read_batch, records_of
 from records.batch_writer import build_batch
 from records.record_checks import (
     FEW_RECORDS,
-    MOST_HEADERS,
     SLICE_RECORDS,
-    _check_columns,
     _check_each,
     check_records,
+    load,
 )
+from records.record_columns import MOST_HEADERS, check_columns
 from records.varint import encode_varint
 from tests.examples import examples, first_seed
 
 NOW = 1_700_000_000_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loaded() -> None:
+    load()
 
 
 def random_batch(random: Random) -> Batch:
@@ -72,7 +78,7 @@ def test_records_checked_in_columns_are_those_that_the_loop_accepts(seed: int) -
         body, count = bytes(records_of(batch)), batch.header.record_count
         for _ in range(10):
             data = damaged(random, body)
-            found = _check_columns(data, 0, 0, count)
+            found = check_columns(data, 0, 0, count)
             assert found == by_loop(data, count), data.hex()
             accepted, refused = accepted + bool(found), refused + (not found)
     assert min(accepted, refused) > 100
@@ -119,20 +125,20 @@ def with_first(fields: tuple[bytes, ...], others: tuple[bytes, ...] = PLAIN) -> 
 def test_malformed_records_are_refused_in_columns_and_by_the_loop(fault: str) -> None:
     for others in (PLAIN, WITH_HEADER):
         data = with_first(MALFORMED[fault], others)
-        assert _check_columns(data, 0, 0, 6) is None
+        assert check_columns(data, 0, 0, 6) is None
         assert by_loop(data, 6) is None
 
 
 @pytest.mark.parametrize("kind", SOUND)
 def test_uncommonly_encoded_records_are_accepted_in_columns_and_by_the_loop(kind: str) -> None:
     data = with_first(SOUND[kind])
-    assert _check_columns(data, 0, 0, 6) == by_loop(data, 6) == (0, 0, len(data))
+    assert check_columns(data, 0, 0, 6) == by_loop(data, 6) == (0, 0, len(data))
 
 
 def test_records_with_many_headers_are_left_to_the_loop() -> None:
     count = MOST_HEADERS + 1
     data = with_first((*PLAIN[:5], bytes([2 * count]), HEADER * count))
-    assert _check_columns(data, 0, 0, 6) is None
+    assert check_columns(data, 0, 0, 6) is None
     assert by_loop(data, 6) == (0, 0, len(data))
 
 
@@ -143,7 +149,7 @@ def test_record_timestamps_beyond_64_bits_are_returned_as_they_are(base: int) ->
     batch = read_batch(bytes(build_batch(rows, base_offset=0, leader_epoch=-1)))
     moved = batch._replace(header=batch.header._replace(base_timestamp=base))
     body = records_of(batch)
-    assert _check_columns(bytes(body), 0, 0, count) is not None
+    assert check_columns(bytes(body), 0, 0, count) is not None
     assert check_records(moved, body) == (base, base + count - 1)
 
 
@@ -161,3 +167,12 @@ def test_a_malformed_record_in_a_later_slice_is_refused(fault: str) -> None:
     spoilt = body.removesuffix(last) + record(*fields[:2], delta, *fields[3:])
     with pytest.raises((ValueError, IndexError)):
         check_records(batch, memoryview(spoilt))
+
+
+def test_a_large_batch_is_checked_in_columns_once_numpy_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [(b"k", b"v", NOW + index, []) for index in range(FEW_RECORDS)]
+    batch = read_batch(bytes(build_batch(rows, base_offset=0, leader_epoch=-1)))
+    monkeypatch.setattr(record_checks, "_check_each", lambda *_: pytest.fail("the loop is used"))
+    assert check_records(batch, records_of(batch)) == (NOW, NOW + FEW_RECORDS - 1)

@@ -8,8 +8,9 @@ turns on both, each server process has the same cores, and CPU time (user and sy
 read before and after a load. Other programs disturb CPU time less than elapsed time, but they take
 the caches away. So the ratio is the median of the rounds' ratios.
 
-Before a load the kernel forgets the cached files of the earlier ones: it then takes their memory
-again. Memory that a virtual machine touches for the first time costs as much CPU as the broker.
+Before a producer's load the kernel forgets the cached files of earlier loads, and takes their pages
+again. A page that a virtual machine touches for the first time costs more CPU than what the broker
+does with the bytes in it.
 
 Rows: java and librdkafka (records of 1 KiB by producers with default settings over 12 partitions:
 CPU of the broker a GB), small (the same in records of 100 B), consume (one librdkafka consumer with

@@ -66,7 +66,8 @@ class Context:
     def acknowledges(self) -> bool:
         """Return whether this node's Fetch acknowledges records: it is a voter, on whatever disk.
 
-        No other node becomes a voter while it runs, so another may flush later than it fetches.
+        No other node becomes a voter while it runs, so another may flush later than it fetches. A
+        voter with a new disk does, by a voter set that names the disk.
         """
         return self.node_id in self.voters
 

@@ -158,7 +158,7 @@ class Quorum:
 
     @property
     def acknowledges(self) -> bool:
-        """Return whether this node's Fetch acknowledges records: voters', on any disk."""
+        """Return whether this node's Fetch acknowledges records; see `Context.acknowledges`."""
         return self._context.acknowledges
 
     @property

@@ -86,6 +86,21 @@ def test_a_voter_that_lost_its_disk_gets_uncommitted_records() -> None:
     assert sorted(answers(proposed(member))) == [(2, 7, 6), (3, 7, 6)]
 
 
+def test_a_voter_that_lost_its_disk_still_flushes_before_it_fetches() -> None:
+    """A voter set with its new disk may come at any time, and its Fetches count from then on."""
+    member = committed_leader()
+    assert member.quorum.acknowledges
+    disks = (ReplicaKey(ME.id, UUID(int=99)), TWO, THREE)
+    member.context.voter_history = VoterSetHistory(VoterSet(Voter(key=key) for key in disks))
+    member.context.note_voters()
+    assert not member.quorum.is_voter
+    assert member.quorum.acknowledges
+    others = VoterSet(Voter(key=key) for key in (TWO, THREE, FOUR))
+    member.context.voter_history = VoterSetHistory(others)
+    member.context.note_voters()
+    assert not member.quorum.acknowledges
+
+
 def test_giving_observers_uncommitted_records_answers_them_twice_for_a_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -11,6 +10,7 @@ import pytest
 
 from raft.core.effects import Append
 from raft.core.messages import Batch
+from raft.driver import disk_work
 from raft.driver.counters import Counters
 from raft.driver.disk_thread import DiskThread
 from raft.driver.disk_work import KEPT_BYTES, DiskWork
@@ -83,35 +83,53 @@ def test_closing_a_raft_group_flushes_its_pending_appends(tmp_path: Path) -> Non
     asyncio.run(story())
 
 
-def test_an_observer_flushes_the_first_records_of_an_epoch_at_once_and_others_late(
+def flushes_of(world: World, patch: pytest.MonkeyPatch) -> list[Offset]:
+    """Note the end offset after each flush of the world's log from now on."""
+    ends: list[Offset] = []
+    flush = world.storage.flush
+
+    def noted() -> Offset:
+        ends.append(flush())
+        return ends[-1]
+
+    patch.setattr(world.storage, "flush", noted)
+    return ends
+
+
+def test_an_observer_flushes_the_records_of_half_a_second_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        world = World(tmp_path, acknowledges=False)
+        ends = flushes_of(world, monkeypatch)
+        world.fetched(0, 100)
+        await wait_until_async(lambda: ends == [1], "the first record of the epoch is flushed")
+        for offset in range(1, 50):
+            world.fetched(offset, 100)
+        await wait_until_async(lambda: ends == [1, 50], "the others are flushed together")
+        await world.work.close()
+        assert not world.failures
+
+    asyncio.run(story())
+
+
+def test_an_observer_flushes_the_first_records_of_an_epoch_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power failure its log knows each epoch that its state may know."""
 
     async def story() -> None:
+        monkeypatch.setattr(disk_work, "FLUSH_LATE_S", 3_600.0)
         world = World(tmp_path, acknowledges=False)
-        flushes = 0
-        flush = world.storage.flush
-
-        def counted() -> Offset:
-            nonlocal flushes
-            flushes += 1
-            return flush()
-
-        monkeypatch.setattr(world.storage, "flush", counted)
-        flushed = partial(getattr, world.storage.log, "flushed_end_offset")
+        ends = flushes_of(world, monkeypatch)
         world.fetched(0, 100)
-        await wait_until_async(lambda: flushed() == 1, "the first record is flushed")
-        for offset in range(1, 50):
-            world.fetched(offset, 100)
-        assert flushes == 1
-        await wait_until_async(lambda: flushed() == 50, "the later records are flushed")
-        assert flushes == 2
-        world.fetched(50, 100, epoch=2)
-        await wait_until_async(lambda: flushed() == 51, "the new epoch is flushed")
-        world.fetched(51, 100, epoch=2)
+        await wait_until_async(lambda: ends == [1], "the first record is flushed")
+        world.fetched(1, 100)
+        world.fetched(2, 100, epoch=2)
+        await wait_until_async(lambda: ends == [1, 3], "the new epoch is flushed")
+        world.fetched(3, 100, epoch=2)
         await world.work.close()
-        assert flushed() == 52
+        assert world.storage.log.flushed_end_offset == 4
         assert not world.failures
 
     asyncio.run(story())

@@ -141,6 +141,11 @@ class ObjectCache:
         """Return whether a read of this range now causes no request to the store."""
         return self._find(key, byte_range.offset, byte_range.offset + byte_range.size) is not None
 
+    def holds(self, key: str, offset: int, size: int) -> bool:
+        """Return whether a read of `size` bytes from `offset` on waits for nothing now."""
+        cached = self._find(key, offset, offset + size)
+        return cached is not None and cached.data.done()
+
     def forget(self, key: str) -> None:
         """Drop all cached ranges of an object that was deleted or has damaged bytes."""
         for cached in list(self._ranges.get(key, ())):

@@ -9,6 +9,9 @@ No consumer is known by name: a Fetch continues a stream if its offset lies behi
 stream's last Fetch, in the runs found for it. So streams survive a new connection, and several
 consumers of a partition have one each.
 
+Nothing is read ahead for a consumer of batches that are in memory anyway. It waits for the store
+once, when it leaves them; from then on its stream is read ahead.
+
 Memory is bounded: bytes read ahead and not reached yet are at most `max_bytes`, over all streams,
 and each stream has an equal share of them. A stream without a Fetch for `IDLE_S` seconds loses its
 share. The bytes themselves are in the cache, and count there.
@@ -69,6 +72,7 @@ class _Stream:
     offset: int  # of the last Fetch
     end_offset: int  # behind the runs found for it
     used_at: float
+    waits: bool  # a Fetch of it had to wait for the store
     is_sequential: bool = False
     ahead: deque[Run] = field(default_factory=deque)  # read ahead, not reached yet
     is_refilling: bool = False
@@ -116,26 +120,32 @@ class ReadAhead:
         runs: Sequence[Run],
         high_watermark: int,
         look_up: LookUp,
+        *,
+        waits: bool = True,
     ) -> None:
         """Record a Fetch, and read ahead if the Fetch continues an earlier Fetch.
 
         Args:    partition: topic id and index.
                  runs: that were found for the Fetch, at least one.
                  look_up: finds the partition's runs; raises nothing.
+                 waits: whether these runs are not all in memory.
         """
         if not self._settings.max_bytes:
             return
         now = asyncio.get_running_loop().time()
         self._drop_idle(now)
+        waits = waits and not all(self._is_local(partition, run) for run in runs)
         end_offset = runs[-1].last_offset + 1
         stream = self._find(partition, offset)
         if stream is None:
             if end_offset < high_watermark:  # else there is nothing to read ahead
-                self._add(partition, _Stream(offset, end_offset, now))
+                self._add(partition, _Stream(offset, end_offset, now, waits))
             return
         self._advance(stream, offset, end_offset, now)
-        is_low = 2 * stream.ahead_bytes < self._share() and 2 * len(stream.ahead) < MAX_RUNS
-        if is_low and not stream.is_refilling and stream.next_offset < high_watermark:
+        stream.waits = stream.waits or waits
+        if not stream.waits or stream.is_refilling or stream.next_offset >= high_watermark:
+            return
+        if 2 * stream.ahead_bytes < self._share() and 2 * len(stream.ahead) < MAX_RUNS:
             stream.is_refilling = True
             self._start(self._refill(stream, look_up))
 

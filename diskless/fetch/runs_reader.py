@@ -9,10 +9,11 @@ batches in their final form (`records.final_batches`), which leave as they are. 
 is a run without an object: its control batch is built here.
 
 All bytes from the store are verified: each batch's checksum, and that the batches make up the run
-exactly, in bytes and in offsets. Bytes that fail are read once more, past the cache; if they fail
-again, a batch is damaged, and the fetch ends before it, or with an error if it began there. Batches
-behind a damaged one are not returned: a consumer must not skip offsets unnoticed. A consumer that
-seeks past it is served, if the start of the next batch is still known.
+exactly, in bytes and in offsets. Bytes that fail are read once
+more, past the cache; if they fail again, a batch is damaged, and the fetch ends before it, or with
+an error if it began there. Batches behind a damaged one are not returned: a consumer must not skip
+offsets unnoticed. A consumer that seeks past it is served, if the start of the next batch is still
+known.
 
 Source: KIP-1163, Data Flow (replicas inject offsets), Consume path; docs/design/broker.md#fetch.
 """
@@ -237,14 +238,19 @@ async def _read_slices(
     max_bytes: int,
     is_first: bool,
 ) -> list[_RunSlice]:
-    """Read runs, and choose the batches that go into an answer; see `read_runs`."""
-    reads = [asyncio.ensure_future(_read(cache, run)) for run in runs]
+    """Read runs, and choose the batches that go into an answer; see `read_runs`.
+
+    The reads that wait for the store begin together, in one turn of the loop; others need no task.
+    """
+    begun = [
+        None if is_at_hand(cache, run) else asyncio.ensure_future(_read(cache, run)) for run in runs
+    ]
     slices: list[_RunSlice] = []
     left_bytes = max_bytes
     try:
-        for run, reading in zip(runs, reads, strict=True):
+        for run, reading in zip(runs, begun, strict=True):
             try:
-                data, layout = await reading
+                data, layout = await (_read(cache, run) if reading is None else reading)
                 first = bisect_right(layout.end_offsets, from_offset - run.base_offset)
                 if first == len(layout.end_offsets):
                     continue
@@ -256,22 +262,29 @@ async def _read_slices(
                     raise
                 log.warning("run=%s error=%r", run, str(error))
                 break
-            run_slice = _RunSlice(run, data, layout, first, first)
-            end = bisect_right(layout.end_bytes, run_slice.begin_byte + left_bytes, first)
+            end_bytes = layout.end_bytes
+            begin = end_bytes[first - 1] if first else 0
+            end = bisect_right(end_bytes, begin + left_bytes, first)
             if is_first and not slices:
                 end = max(end, first + 1)
             end = min(end, sound)
-            run_slice = run_slice._replace(end=end)
             if end > first:
-                slices.append(run_slice)
-                left_bytes -= run_slice.size_bytes
-            if end < len(layout.end_bytes):
+                slices.append(_RunSlice(run, data, layout, first, end))
+                left_bytes -= end_bytes[end - 1] - begin
+            if end < len(end_bytes):
                 break
     finally:
+        reads = [reading for reading in begun if reading is not None]
         for reading in reads:
             reading.cancel()
-        await asyncio.gather(*reads, return_exceptions=True)
+        if reads:
+            await asyncio.gather(*reads, return_exceptions=True)
     return slices
+
+
+def is_at_hand(cache: ObjectCache, run: Run) -> bool:
+    """Return whether a run is in memory, so that reading it now waits for nothing."""
+    return bool(run.control) or cache.holds(run.object_key, run.byte_offset, run.size_bytes)
 
 
 def _may_stay(run_slice: _RunSlice) -> bool:

@@ -46,6 +46,7 @@ from diskless.fetch.runs_reader import (
     DamagedRunError,
     FinalBatches,
     Run,
+    is_at_hand,
     read_runs,
     read_runs_in_place,
     run_of,
@@ -316,10 +317,7 @@ class FetchService:
         for topic in request.topics:
             for wanted in topic.partitions:
                 await pace.step()
-                resolved = _resolve(image, version, topic, wanted)
-                if committed and isinstance(resolved, _RequestedPartition):
-                    resolved = resolved._replace(committed=True)
-                requested.append(resolved)
+                requested.append(_resolve(image, version, topic, wanted, committed))
         answers = [
             known if isinstance(known, _PartitionResult) else _PartitionResult()
             for known in requested
@@ -344,11 +342,11 @@ class FetchService:
                 chunk = partitions[begin : begin + LOOKED_UP_AT_ONCE]
                 found = await self._find(coordinator, [asked for _, asked in chunk], bytes_left)
                 for (index, asked), batches in zip(chunk, found, strict=True):
-                    answer = _answer_of(asked, batches)
+                    answer = _answer_of(asked, batches, min(asked.max_bytes, bytes_left))
                     if answer.runs and bytes_left <= 0 and has_batch:
                         answer = answer._replace(runs=())
                     has_batch = has_batch or bool(answer.runs)
-                    answers[index] = answer._replace(max_bytes=min(asked.max_bytes, bytes_left))
+                    answers[index] = answer
                     bytes_left -= sum(run.size_bytes for run in answer.runs)
                 bytes_left = max(0, bytes_left)
         return answers
@@ -437,18 +435,22 @@ class FetchService:
     ) -> FetchResponse:
         """Read the batches of all partitions and build the Fetch response."""
         asked = [partition for topic in request.topics for partition in topic.partitions]
-        with_runs = [index for index, answer in enumerate(answers) if answer.runs]
-        read = dict(
-            zip(
-                with_runs,
-                await asyncio.gather(*(timed(self._read(asked[i], answers[i])) for i in with_runs)),
-                strict=True,
-            )
-        )
+        begun = {
+            index: asyncio.ensure_future(timed(self._read(asked[index], answer)))
+            for index, answer in enumerate(answers)
+            if not self._is_at_hand(answer)
+        }
+        if begun:
+            await asyncio.gather(*begun.values())
         pace, partitions = Pace(), []
-        for index, partition in enumerate(asked):
+        for index, (partition, answer) in enumerate(zip(asked, answers, strict=True)):
             await pace.step()
-            partitions.append(read.get(index) or self._response(partition, answers[index]))
+            if index in begun:
+                partitions.append(begun[index].result())
+            elif answer.runs:
+                partitions.append(await self._read(partition, answer, waits=False))
+            else:
+                partitions.append(self._response(partition, answer))
         in_order = iter(partitions)
         return FetchResponse(
             responses=tuple(
@@ -461,12 +463,25 @@ class FetchService:
             )
         )
 
+    def _is_at_hand(self, answer: _PartitionResult) -> bool:
+        """Return whether an answer's batches are in memory, so that reading them needs no task."""
+        if not answer.runs:
+            return True
+        return self._segments is None and all(is_at_hand(self._cache, run) for run in answer.runs)
+
     async def _read(
-        self, asked: FetchRequest.FetchTopic.FetchPartition, answer: _PartitionResult
+        self,
+        asked: FetchRequest.FetchTopic.FetchPartition,
+        answer: _PartitionResult,
+        *,
+        waits: bool = True,
     ) -> _Partition:
-        """Read a partition's batches; a read failure becomes an error code in the response."""
+        """Read a partition's batches; a read failure becomes an error code in the response.
+
+        Args:  waits: whether the batches are not all in memory.
+        """
         records: bytes | memoryview | BufferChain = b""
-        self._note_read(asked.fetch_offset, answer)
+        self._note_read(asked.fetch_offset, answer, waits=waits)
         try:
             records = await self._read_bytes(asked.fetch_offset, answer)
         except DamagedRunError as damage:
@@ -594,7 +609,7 @@ class FetchService:
         (found,) = await self._find(coordinator, [asked], max_bytes)
         return None if found is None or found.error_code else tuple(map(run_of, found.batches))
 
-    def _note_read(self, offset: int, answer: _PartitionResult) -> None:
+    def _note_read(self, offset: int, answer: _PartitionResult, *, waits: bool) -> None:
         """Allow reading ahead of this response's batches if the consumer reads sequentially."""
         asked = answer.asked
         assert asked is not None, f"runs of nothing: {answer}"
@@ -604,9 +619,8 @@ class FetchService:
             (found,) = await self._find(asked.coordinator, [wanted], max_bytes)
             return () if found is None or found.error_code else tuple(map(run_of, found.batches))
 
-        self.read_ahead.note(
-            (asked.topic_id, asked.partition), offset, answer.runs, _end_of(answer), look_up
-        )
+        partition, end = (asked.topic_id, asked.partition), _end_of(answer)
+        self.read_ahead.note(partition, offset, answer.runs, end, look_up, waits=waits)
 
     def _response(
         self,
@@ -670,8 +684,13 @@ def _check_range(
     return _PartitionResult(ErrorCode.OFFSET_OUT_OF_RANGE, last.offset, first.offset)
 
 
-def _answer_of(asked: _RequestedPartition, found: _FoundBatches | None) -> _PartitionResult:
-    """Translate a replica's fetch result; mark an out-of-range offset to be checked again."""
+def _answer_of(
+    asked: _RequestedPartition, found: _FoundBatches | None, max_bytes: int
+) -> _PartitionResult:
+    """Translate a replica's fetch result; mark an out-of-range offset to be checked again.
+
+    Args:  max_bytes: of the runs' bytes in the response.
+    """
     if found is None:
         return _PartitionResult(
             ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -689,6 +708,7 @@ def _answer_of(asked: _RequestedPartition, found: _FoundBatches | None) -> _Part
         found.log_start_offset,
         runs,
         asked,
+        max_bytes=max_bytes,
         last_stable_offset=found.last_stable_offset,
         aborted=found.aborted,
     )
@@ -699,6 +719,7 @@ def _resolve(
     version: int,
     topic: FetchRequest.FetchTopic,
     asked: FetchRequest.FetchTopic.FetchPartition,
+    committed: bool,
 ) -> _RequestedPartition | _PartitionResult:
     """Return a requested partition's coordinator and ids, or the error of an unknown partition."""
     by_id = version >= FIRST_WITH_TOPIC_IDS
@@ -720,5 +741,6 @@ def _resolve(
         asked.partition,
         asked.fetch_offset,
         asked.partition_max_bytes,
+        committed=committed,
         is_cut=is_cut(found.partitions[asked.partition]),
     )

@@ -638,10 +638,10 @@ def test_a_waiting_fetch_of_thousands_of_partitions_does_not_check_them_at_every
 def everything_there(place: Callable[..., Any]) -> Callable[..., Any]:
     """Let every partition number resolve to partition 1."""
 
-    def placed(image: Any, version: int, topic: Any, asked: Any) -> Any:
+    def placed(image: Any, version: int, topic: Any, asked: Any, committed: bool) -> Any:
         found = FetchRequest.FetchTopic.FetchPartition(
             partition=min(asked.partition, 1), fetch_offset=0, partition_max_bytes=1 << 20
         )
-        return place(image, version, topic, found)
+        return place(image, version, topic, found, committed)
 
     return placed

@@ -181,9 +181,16 @@ class Partition:
         found = self.runs[offset:]
         return found[: max(1, max_bytes // found[0].size_bytes)] if found else []
 
-    async def fetch(self, offset: int, partition: tuple[UUID, int] = P0, count: int = 1) -> None:
+    async def fetch(
+        self,
+        offset: int,
+        partition: tuple[UUID, int] = P0,
+        count: int = 1,
+        *,
+        waits: bool = True,
+    ) -> None:
         runs = self.runs[offset : offset + count]
-        self.ahead.note(partition, offset, runs, len(self.runs), self.look_up)
+        self.ahead.note(partition, offset, runs, len(self.runs), self.look_up, waits=waits)
         await asyncio.sleep(1)
 
 
@@ -224,6 +231,35 @@ def test_a_broker_reads_runs_ahead_for_a_sequential_consumer_up_to_a_limit_of_by
         assert partition.ahead.counters.used_bytes == 50
 
     on_loop(work, max_bytes=100, stream_bytes=50)
+
+
+def test_a_broker_reads_ahead_for_a_consumer_only_once_it_had_to_wait_for_the_store() -> None:
+    async def work(partition: Partition) -> None:
+        for offset in range(10):
+            await partition.fetch(offset, waits=False)
+        assert partition.looked_up == []
+        await partition.fetch(10)
+        assert partition.looked_up == [11]
+        for offset in range(11, 16):  # what was read ahead is in memory
+            await partition.fetch(offset, waits=False)
+        assert partition.looked_up == [11, 16]
+        assert partition.ahead.counters.used_bytes == 50
+
+    on_loop(work, max_bytes=100, stream_bytes=50)
+
+
+def test_a_consumer_of_what_a_broker_just_wrote_reads_without_look_ups_ahead() -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=(1,)) as world:
+            broker = RecordsBroker(world, 1)
+            await world.create("t", 1)
+            await fill(broker, 10, 256 * 1024)
+            size, _ = await consume(broker)
+            assert size > 2_500_000
+            assert broker.fetch_service.read_ahead.counters.runs == 0
+            await broker.end()
+
+    run(story)
 
 
 def test_two_consumers_of_one_partition_share_the_limit_of_read_ahead() -> None:

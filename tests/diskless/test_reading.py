@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -151,6 +152,27 @@ def test_the_object_cache_verifies_the_batches_in_its_bytes_only_once() -> None:
         cache.forget("o")
         _, notes = await cache.read_noted("o", ByteRange(runs[0].byte_offset, 61))
         assert not notes
+
+    run(on_loop)
+
+
+def test_a_read_from_memory_makes_no_task_and_reads_from_the_store_begin_together() -> None:
+    data, runs = two_runs()
+
+    async def on_loop() -> None:
+        cache, tasks = ObjectCache(store_with(("o", data))), []
+
+        def note(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
+            tasks.append(work)
+            return asyncio.Task(work, loop=loop, **more)
+
+        asyncio.get_running_loop().set_task_factory(note)
+        how = {"from_offset": runs[0].base_offset, "max_bytes": 1 << 20}
+        first = await read_runs(cache, runs, **how)
+        assert (cache.counters.gets, len(tasks)) == (1, 3)  # one GET, and one task for each run
+        tasks.clear()
+        assert await read_runs(cache, runs, **how) == first
+        assert tasks == []
 
     run(on_loop)
 

@@ -30,6 +30,10 @@ READ_S: Final = 20.0
 MERGE_GAP_BYTES: Final = 128 * 1024
 """The largest gap between two reads that one GET covers: a second GET costs milliseconds."""
 
+WRITTEN_HERE: Final = "written here"
+"""A key of the notes on the bytes of an object that this broker wrote: they never left its memory,
+and it checked the batches in them before it wrote them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
@@ -133,6 +137,7 @@ class ObjectCache:
         """Add a whole object that this broker has just written to the cache."""
         if self._find(key, 0, len(data)) is None and len(data) <= self._settings.max_bytes:
             cached = _CachedRange(key, 0, len(data))
+            cached.notes[WRITTEN_HERE] = True
             self._ranges.setdefault(key, []).append(cached)
             cached.complete(memoryview(data).toreadonly())
             self._keep(cached, len(data))

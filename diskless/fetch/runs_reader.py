@@ -9,7 +9,8 @@ batches in their final form (`records.final_batches`), which leave as they are. 
 is a run without an object: its control batch is built here.
 
 All bytes from the store are verified: each batch's checksum, and that the batches make up the run
-exactly, in bytes and in offsets. Bytes that fail are read once
+exactly, in bytes and in offsets. Of bytes that this broker wrote and still has in memory the
+checksums are not verified again: it did so when a producer sent them. Bytes that fail are read once
 more, past the cache; if they fail again, a batch is damaged, and the fetch ends before it, or with
 an error if it began there. Batches behind a damaged one are not returned: a consumer must not skip
 offsets unnoticed. A consumer that seeks past it is served, if the start of the next batch is still
@@ -31,7 +32,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from diskless.fetch.object_cache import ObjectCache
+from diskless.fetch.object_cache import WRITTEN_HERE, ObjectCache
 from diskless.stores import ByteRange
 from raft.net.frames import JOIN_BYTES
 from records.batch import CRC_START, LOG_OVERHEAD_BYTES, BatchHeader, iter_batches
@@ -371,22 +372,23 @@ def _layout_of(run: Run, data: memoryview, notes: dict[object, object]) -> _Layo
     name = (run.byte_offset, run.size_bytes, run.last_offset - run.base_offset)
     layout = notes.get(name)
     if layout is None:
-        layout = verify(run, data)
+        layout = verify(run, data, verify_crc=WRITTEN_HERE not in notes)
         if not layout.damaged:
             notes[name] = layout
     assert isinstance(layout, _Layout), f"not a layout: {layout}"
     return layout
 
 
-def verify(run: Run, data: memoryview) -> _Layout:
+def verify(run: Run, data: memoryview, *, verify_crc: bool = True) -> _Layout:
     """Check that the bytes are the run's committed batches, and return the batches' positions.
 
-    Raises DamagedRunError if none is sound.
+    Args:    verify_crc: False for batches whose checksums this broker has verified before.
+    Raises:  DamagedRunError if none is sound.
     """
     end_offsets, end_bytes = array("q"), array("q")
     count = 0
     try:
-        for position, header, view in iter_batches(data):
+        for position, header, view in iter_batches(data, verify_crc=verify_crc):
             count = _end_offset(run, header, count)
             end_offsets.append(count)
             end_bytes.append(position + len(view))

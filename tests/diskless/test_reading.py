@@ -16,6 +16,7 @@ from diskless.fetch.runs_reader import (
     KEPT_RATIO,
     DamagedRunError,
     Run,
+    read_run,
     read_runs,
     read_runs_in_place,
 )
@@ -152,6 +153,23 @@ def test_the_object_cache_verifies_the_batches_in_its_bytes_only_once() -> None:
         cache.forget("o")
         _, notes = await cache.read_noted("o", ByteRange(runs[0].byte_offset, 61))
         assert not notes
+
+    run(on_loop)
+
+
+def test_a_broker_verifies_checksums_of_stored_bytes_but_not_of_bytes_it_wrote_itself() -> None:
+    """The broker verified the batches that it wrote, and their bytes never left its memory."""
+    data, runs = two_runs()
+    wrong = data[:HEADER_SIZE_BYTES] + bytes((data[HEADER_SIZE_BYTES] ^ 1,))
+    wrong += data[HEADER_SIZE_BYTES + 1 :]
+
+    async def on_loop() -> None:
+        cache = ObjectCache(store_with(("o", wrong)))
+        with pytest.raises(DamagedRunError, match="crc"):
+            await read_run(cache, runs[0])
+        cache = ObjectCache(store_with())
+        cache.add("o", wrong)
+        assert await read_run(cache, runs[0]) == wrong[runs[0].byte_offset :][: runs[0].size_bytes]
 
     run(on_loop)
 

@@ -1,15 +1,16 @@
 """Cold catch-up of a merged topic beside raw reading, and a producer's latency beside a backfill.
 
-    python -m bench.bench_catch_up_cold [cold] [backfill] [--megabytes 300] [--rounds 5] [--tiny]
+    python -m bench.bench_catch_up_cold [cold] [backfill] [--megabytes 1000] [--rounds 5] [--tiny]
 
 Without words, both. Three quorum nodes and two brokers, `esker start` with default settings,
 objects in a directory; librdkafka with default settings, each client a process.
 
 - cold: 12 partitions of 1 KiB records are merged (`esker spark merge`), and a broker that has
-  neither objects in memory nor local segments serves one consumer from offset 0. Its peer reads the
-  same objects one after the other, 1 MiB at a time. Before each of the two the kernel's page cache
-  is emptied, if this user may do that, and the broker is started again. Then the consumer reads
-  once more, from the broker's memory: what one consumer can take at all.
+  neither objects in memory nor local segments serves one consumer from offset 0: librdkafka's, and
+  a client that only receives, with the same Fetches (`bench.consuming`). Their peer reads the same
+  objects one after the other, 1 MiB at a time. Before each of the three the kernel's page cache is
+  emptied, if this user may do that, and the broker is started again. Each client then reads once
+  more, from what the broker and the kernel have in memory by then.
 - backfill: a producer sends 1 MB/s to a second topic through that broker. Its delivery times are
   taken without and with a consumer that reads the first topic again and again from offset 0; and,
   to tell the broker's part from the machine's, with the same consumer at the other broker.
@@ -37,7 +38,7 @@ from confluent_kafka import Producer
 
 from bench.bench_broker import create, produce
 from bench.bench_defaults import DEFAULT_INTERVAL
-from bench.consuming import read_all
+from bench.consuming import read_all, receive_all
 from tests.clients.cluster import FIRST_BROKER, EskerCluster
 
 TOPIC: Final = "t"
@@ -45,6 +46,7 @@ BESIDE: Final = "beside"
 PARTITIONS: Final = 12
 RECORD_BYTES: Final = 1_024
 RATE: Final = 1_000  # records a second of the producer beside
+CLIENTS: Final = {"--read": "librdkafka's consumer", "--receive": "a client that only receives"}
 WRITER: Final = FIRST_BROKER
 READER: Final = FIRST_BROKER + 1
 DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
@@ -82,14 +84,19 @@ def merge(cluster: EskerCluster, home: Path) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def consumer(cluster: EskerCluster, records: int) -> subprocess.Popen[str]:
-    """Start a process that reads the first topic from offset 0 and prints the seconds."""
-    words = ("--read", f"127.0.0.1:{cluster.ports[READER]}", str(READER), str(records))
-    return subprocess.Popen(
+def consume_s(cluster: EskerCluster, how: str, records: int) -> float:
+    """Return the seconds in which a process reads the first topic from offset 0.
+
+    Args:  how: --read for librdkafka's consumer, --receive for a client that only receives.
+    """
+    words = (how, f"127.0.0.1:{cluster.ports[READER]}", str(READER), str(records))
+    done = subprocess.run(
         [sys.executable, "-m", "bench.bench_catch_up_cold", *words],
+        check=True,
         stdout=subprocess.PIPE,
         text=True,
     )
+    return float(done.stdout)
 
 
 def raw_s(objects: list[Path]) -> float:
@@ -118,29 +125,32 @@ def cold(cluster: EskerCluster, home: Path, records: int, rounds: int) -> None:
     objects = sorted(merged or small)  # of a few megabytes there may be one, and nothing to merge
     megabytes = sum(path.stat().st_size for path in objects) / 1e6
     served = records * RECORD_BYTES / 1e6
-    emptied, rates = True, []
+    emptied = True
+    raw: list[float] = []
+    rates: dict[str, list[float]] = {how: [] for how in CLIENTS}
+    again: dict[str, list[float]] = {how: [] for how in CLIENTS}
     for turn in range(rounds):
-        figures = {}
-        for side in ("raw", "esker") if turn % 2 else ("esker", "raw"):
+        for side in ("raw", *CLIENTS) if turn % 2 else (*CLIENTS, "raw"):
             restart(cluster, READER)
             emptied = empty_page_cache()
             if side == "raw":
-                figures[side] = megabytes / raw_s(objects)
+                raw.append(megabytes / raw_s(objects))
             else:
-                printed, _ = consumer(cluster, records).communicate()
-                figures[side] = served / float(printed)
-                printed, _ = consumer(cluster, records).communicate()
-                figures["warm"] = served / float(printed)
-        rates.append((figures["esker"], figures["raw"], figures["warm"]))
-    ratios = sorted(own / raw for own, raw, _ in rates)
-    own, raw, warm = (statistics.median(column) for column in zip(*rates, strict=True))
+                rates[side].append(served / consume_s(cluster, side, records))
+                again[side].append(served / consume_s(cluster, side, records))
     print(
-        f"cold: consumer {own:.0f} MB/s, raw {raw:.0f} MB/s of {len(objects)} objects with "
-        f"{megabytes:.0f} MB, page cache {'emptied' if emptied else 'NOT emptied'}, "
-        f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f}), must 0.5; "
-        f"the same consumer from the broker's memory {warm:.0f} MB/s",
-        flush=True,
+        f"cold: raw {statistics.median(raw):.0f} ({min(raw):.0f}-{max(raw):.0f}) MB/s of "
+        f"{len(objects)} objects with {megabytes:.0f} MB, page cache "
+        f"{'emptied' if emptied else 'NOT emptied'}"
     )
+    for how, name in CLIENTS.items():
+        ratios = sorted(own / peer for own, peer in zip(rates[how], raw, strict=True))
+        print(
+            f"cold: {name} {statistics.median(rates[how]):.0f} MB/s, ratio "
+            f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f}), must 0.5; "
+            f"once more {statistics.median(again[how]):.0f} MB/s",
+            flush=True,
+        )
 
 
 @contextmanager
@@ -226,12 +236,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help="cold, backfill; default: both")
-    parser.add_argument("--megabytes", type=int, default=300, help="of records; default: 300")
+    parser.add_argument("--megabytes", type=int, default=1_000, help="of records; default: 1000")
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
     parser.add_argument("--tiny", action="store_true", help="see that it runs")
     parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)  # a consumer's own process
+    parser.add_argument("--receive", nargs=3, help=argparse.SUPPRESS)  # a lean client's process
     parser.add_argument("--backfill", nargs=3, help=argparse.SUPPRESS)  # the same, in a loop
     options = parser.parse_args()
+    if options.receive:
+        bootstrap, broker, records = options.receive
+        print(f"{receive_all(bootstrap, TOPIC, PARTITIONS, int(records), f'r{broker}'):.3f}")
+        return
     if options.read or options.backfill:
         bootstrap, broker, records = options.read or options.backfill
         while True:

@@ -25,6 +25,7 @@ from diskless.broker import Broker, BrokerSettings, ClientListener
 from diskless.stores import ObjectStorage
 from diskless.stores.opening import open_store
 from esker.server.controller_quotas import throttle_clients
+from esker.server.freed_memory import keep_freed_memory
 from esker.server.node import NodeParts
 from esker.server.own_settings import own_settings
 from esker.server.security import (
@@ -84,7 +85,10 @@ async def run_node(
 
 
 async def _run_node(settings: NodeSettings, stop: asyncio.Event, supervision: Supervision) -> None:
-    store = open_store(settings.values) if BROKER in settings.roles else None
+    store = None
+    if BROKER in settings.roles:
+        keep_freed_memory()
+        store = open_store(settings.values)
     parts = NodeParts(settings)
     node = Node(parts.config)
     await node.start()

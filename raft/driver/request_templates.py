@@ -15,6 +15,7 @@ Source: the protocol guide, Produce; KIP-482 (varint lengths, tagged fields).
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -41,6 +42,7 @@ CORRELATION_END: Final = 8  # api key, version, correlation id
 _NOT_PLAIN: Final = COMPRESSION_MASK | CONTROL | TRANSACTIONAL
 _LEAST_RECORD_BYTES: Final = 7
 _NO_TAGS: Final = b"\x00\x00\x00"  # of partition, topic and request
+_new_tuple: Final = tuple.__new__  # cheaper than a named tuple's own
 _start: Final = struct.Struct(">hh").pack
 _unpack_header: Final = HEADER.unpack_from
 _unpack_int32: Final = struct.Struct(">i").unpack_from
@@ -51,6 +53,17 @@ class Success(NamedTuple):
 
     before: bytes
     after: bytes
+    pack: Callable[[int, bytes, int, bytes], bytes]  # of correlation id, before, base offset, after
+
+
+def success_of(before: bytes, after: bytes) -> Success:
+    """Build the encoded success response to requests that differ in correlation id and offset.
+
+    >>> before, after, pack = success_of(b"b", b"aa")
+    >>> pack(1, before, 2, after)
+    b'\\x00\\x00\\x00\\x01b\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x02aa'
+    """
+    return Success(before, after, struct.Struct(f">i{len(before)}sq{len(after)}s").pack)
 
 
 class _Template(NamedTuple):
@@ -133,7 +146,7 @@ def _match_records(frame: Frame, template: _Template) -> MatchedRequest | None:
     ):
         return None
     (correlation_id,) = _unpack_int32(frame, 4)
-    return MatchedRequest(correlation_id, frame[at:end], count, template.success)
+    return _new_tuple(MatchedRequest, (correlation_id, frame[at:end], count, template.success))
 
 
 def _length(frame: Frame, template: _Template) -> tuple[int, int]:
@@ -141,6 +154,8 @@ def _length(frame: Frame, template: _Template) -> tuple[int, int]:
     at = template.records_at
     if not template.flexible:
         return (_unpack_int32(frame, at)[0], at + 4) if len(frame) >= at + 4 else (-1, at)
+    if len(frame) > at + 1 and frame[at + 1] < 0x80 <= frame[at]:  # most have two bytes
+        return (frame[at + 1] << 7 | frame[at] & 0x7F) - 1, at + 2
     value = shift = 0
     for byte in frame[at : at + 5]:
         value |= (byte & 0x7F) << shift

@@ -397,6 +397,10 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _append(self, payload: Payload) -> int:
         """Append a response to the output buffers, and return its size in bytes."""
+        if type(payload) is bytes:
+            size = len(payload)
+            self._out += (length_prefix(size), payload)
+            return size
         parts = payload if isinstance(payload, tuple | list) else (payload,)
         size = sum(map(len, parts))
         self._out.append(length_prefix(size))

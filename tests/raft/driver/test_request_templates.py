@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from raft.driver.request_templates import RequestTemplates, Success
+from raft.driver.request_templates import RequestTemplates, success_of
 from raft.net import RequestHeader, parse_request_header, request_header
 from raft.net.header import RequestKind
 from records.batch_writer import build_value_batch
 from records.codec import decode_message, encode_message
 from records.rpc.produce import ProduceRequest
 
-SUCCESS = Success(b"before", b"after")
+SUCCESS = success_of(b"before", b"after")
 
 
 def frame_of(

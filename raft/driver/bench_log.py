@@ -268,8 +268,10 @@ class BenchLog:
         while uncommitted and uncommitted[0].end_offset <= high_watermark:
             ticket = uncommitted.popleft()
             base_offset = int(ticket.base_offset)
-            for reply, correlation_id, (before, after, pack), first, _, _ in ticket.waiting:
-                reply.send(pack(correlation_id, before, base_offset + first, after))
+            Reply.send_all(
+                (reply, pack(correlation_id, before, base_offset + first, after))
+                for reply, correlation_id, (before, after, pack), first, _, _ in ticket.waiting
+            )
         if self._commit_waiters:
             for future in self._commit_waiters:
                 if not future.done():

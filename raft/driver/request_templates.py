@@ -26,7 +26,6 @@ from records.batch import (
     COMPRESSION_MASK,
     CONTROL,
     CRC_START,
-    HEADER,
     HEADER_SIZE_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
@@ -44,7 +43,10 @@ _LEAST_RECORD_BYTES: Final = 7
 _NO_TAGS: Final = b"\x00\x00\x00"  # of partition, topic and request
 _new_tuple: Final = tuple.__new__  # cheaper than a named tuple's own
 _start: Final = struct.Struct(">hh").pack
-_unpack_header: Final = HEADER.unpack_from
+_unpack_checked: Final = struct.Struct(">8xi4xbIhi30xi").unpack_from
+"""Of a batch's header (`records.batch.HEADER`): length, magic, CRC, attributes, last offset delta,
+record count."""
+
 _unpack_int32: Final = struct.Struct(">i").unpack_from
 
 
@@ -132,9 +134,7 @@ def _match_records(frame: Frame, template: _Template) -> MatchedRequest | None:
     end = at + size_bytes
     if size_bytes <= HEADER_SIZE_BYTES or frame[end:] != template.tail or end > len(frame):
         return None
-    _, length, _, magic, crc, attributes, last_delta, _, _, _, _, _, count = _unpack_header(
-        frame, at
-    )
+    length, magic, crc, attributes, last_delta, count = _unpack_checked(frame, at)
     if (
         magic != MAGIC
         or length + LOG_OVERHEAD_BYTES != size_bytes

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias, cast
 
 from raft.net.connection_set import ConnectionSet
@@ -65,9 +65,26 @@ class Reply:
         May be called only once.
         """
         assert not self._ready, f"second answer to one request: {self.connection}"
+        self._set(payload)
+        self.connection._on_ready(self)
+
+    def _set(self, payload: Payload | None) -> None:
         self._payload = payload if self._change is None else self._change(payload)
         self._ready = True
-        self.connection._on_ready(self)
+
+    @staticmethod
+    def send_all(answers: Iterable[tuple[Reply, Payload]]) -> None:
+        """Send each reply its response, as `send` does; cheaper for many of a few connections."""
+        connections: dict[ServerConnection, None] = {}  # in order
+        for reply, payload in answers:
+            assert not reply._ready, f"second answer to one request: {reply.connection}"
+            if reply._change is None:
+                reply._payload, reply._ready = payload, True
+            else:
+                reply._set(payload)
+            connections[reply.connection] = None
+        for connection in connections:
+            connection._send_ready()
 
     def on_send(self, change: Callable[[Payload | None], Payload | None]) -> None:
         """Send what `change` returns for the response, instead of the response itself.
@@ -355,7 +372,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Queue a response that is not plain bytes, or that must follow earlier responses."""
         if self.close_reason is not None:  # by the handler itself
             return
-        if isinstance(answer, Reply):
+        if type(answer) is Reply:
             assert answer.connection is self, f"{self} got a reply of {answer.connection}"
             assert not answer._request_bytes, f"one reply returned for two requests: {self}"
             reply = answer
@@ -366,25 +383,33 @@ class ServerConnection(asyncio.BufferedProtocol):
             else:
                 assert isinstance(answer, Awaitable), f"handler returned {type(answer)}"
                 self._send_when_done(answer, reply)
-        reply._request_bytes = max(request_bytes, 1)
+        reply._request_bytes = request_bytes = request_bytes or 1
         self._waiting.append(reply)
-        self._in_flight_bytes += reply._request_bytes
-        self._shared.reserve(reply._request_bytes)
+        self._in_flight_bytes += request_bytes
+        self._shared.reserve(request_bytes)
         if reply._ready:
             self._on_ready(reply)
 
     def _on_ready(self, reply: Reply) -> None:
         """Send a ready response if it is the next in order, and the ready responses after it."""
+        if self._waiting and self._waiting[0] is reply:
+            self._send_ready()
+
+    def _send_ready(self) -> None:
+        """Send the ready responses that wait for no response to an earlier request."""
         waiting = self._waiting
-        if not waiting or waiting[0] is not reply:
+        if not waiting or not waiting[0]._ready:
             return
+        released = out_bytes = 0
         while waiting and waiting[0]._ready:
             reply = waiting.popleft()
             reply._sent = True
-            self._in_flight_bytes -= reply._request_bytes
-            self._shared.release(reply._request_bytes)
+            released += reply._request_bytes
             if reply._payload is not None:
-                self._out_bytes += self._append(reply._payload)
+                out_bytes += self._append(reply._payload)
+        self._in_flight_bytes -= released
+        self._out_bytes += out_bytes
+        self._shared.release(released)
         if self._serving is None and not self._flush_due:
             self._flush_due = True
             self._shared.flush_soon(self)

@@ -41,6 +41,7 @@ from diskless.apis.metadata import (
     ClientView,
     address,
     cluster_operations,
+    controller_of,
     describe,
     may_describe,
     reachable,
@@ -218,7 +219,7 @@ class ClusterApis:
         with_operations = request.include_cluster_authorized_operations
         return rpc.DescribeClusterResponse(
             cluster_id=cluster_id,
-            controller_id=alive[0].broker_id if alive else NOBODY,
+            controller_id=controller_of(alive, self._cluster.broker_id),
             brokers=tuple(
                 _described_brokers(image, listener, with_fenced=request.include_fenced_brokers)
             ),

@@ -22,7 +22,7 @@ docs/design/broker.md#any-broker-leads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -135,7 +135,9 @@ async def describe(
     return MetadataResponse(
         brokers=named,
         cluster_id=view.cluster_id,
-        controller_id=_controller(brokers, [broker.node_id for broker in named], view),
+        controller_id=controller_of(
+            brokers, view.broker_id, listed=[broker.node_id for broker in named]
+        ),
         topics=tuple(topics),
         cluster_authorized_operations=cluster_operations(access)
         if with_cluster_operations
@@ -245,17 +247,21 @@ def _listed_brokers(
                 )
 
 
-def _controller(serving: list[PlacedBroker], named: list[int], view: ClientView) -> int:
-    """Choose a listed broker as the controller, because every broker forwards controller requests.
+def controller_of(
+    serving: Sequence[PlacedBroker], own: int | None, *, listed: Sequence[int] = ()
+) -> int:
+    """Choose a broker as the controller, because every broker forwards controller requests.
 
-    An answer with brokers must name one: librdkafka's admin client asks only once, and then waits
-    for minutes.
+    The broker that answers names itself: it is there. Of another one that has just ended, it may
+    not know that yet. An answer with brokers must name one: librdkafka's admin client asks only
+    once, and then waits for minutes.
+
+    Args:  own: the broker that answers. listed: named if no broker serves, the first of them.
     """
-    if serving:
-        return serving[0].broker_id
-    if view.broker_id in named:
-        return view.broker_id  # it is there, for it answers
-    return named[0] if named else NOBODY
+    ids = [broker.broker_id for broker in serving] or listed
+    if own is not None and own in ids:
+        return own
+    return ids[0] if ids else NOBODY
 
 
 async def _describe_topic(

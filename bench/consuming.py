@@ -61,21 +61,23 @@ def read_all(
     return took_s
 
 
-def receive_all(place: str, topic: str, partitions: int, records: int, rack: str) -> float:
+def receive_all(address: str, topic: str, partitions: int, records: int, rack: str) -> float:
     """Return the seconds in which one connection receives a topic from offset 0 on.
 
     Its Fetches are those of a librdkafka consumer with default settings: 1 MiB of each partition.
 
-    Args:    place: host:port. records: of all partitions together.
+    Args:    address: host:port. records: of all partitions together.
              rack: of the broker; the client's id names it, too.
-    Raises:  AssertionError for an error in a response, or if the connection ends.
+    Raises:  AssertionError for an error in a response, if the connection ends, or if no more
+             records come.
     """
-    host, _, port = place.rpartition(":")
+    host, _, port = address.rpartition(":")
     ends, buffer = [0] * partitions, bytearray(16 << 20)
     with socket.create_connection((host, int(port)), WAIT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        begun = time.perf_counter()
-        while sum(ends) < records:
+        begun = moved_at = time.perf_counter()
+        while (count := sum(ends)) < records:
+            assert time.perf_counter() - moved_at < WAIT_S, f"{count} of {records} records came"
             request = FetchRequest(
                 max_wait_ms=500,
                 min_bytes=1,
@@ -107,6 +109,7 @@ def receive_all(place: str, topic: str, partitions: int, records: int, rack: str
                 assert partition.error_code == 0, partition.error_code
                 for batch in iter_batches(partition.records or b"", verify_crc=False):
                     ends[partition.partition_index] = batch.header.end_offset
+                    moved_at = time.perf_counter()
         return time.perf_counter() - begun
 
 

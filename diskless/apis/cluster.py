@@ -215,14 +215,18 @@ class ClusterApis:
                 brokers=(),
             )
         image = self._cluster.image
-        alive = reachable(image, listener)
         with_operations = request.include_cluster_authorized_operations
+        brokers = tuple(
+            _described_brokers(image, listener, with_fenced=request.include_fenced_brokers)
+        )
         return rpc.DescribeClusterResponse(
             cluster_id=cluster_id,
-            controller_id=controller_of(alive, self._cluster.broker_id),
-            brokers=tuple(
-                _described_brokers(image, listener, with_fenced=request.include_fenced_brokers)
+            controller_id=controller_of(
+                reachable(image, listener),
+                self._cluster.broker_id,
+                listed=[broker.broker_id for broker in brokers],
             ),
+            brokers=brokers,
             cluster_authorized_operations=cluster_operations(access)
             if with_operations
             else NOT_ASKED,

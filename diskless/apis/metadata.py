@@ -252,11 +252,12 @@ def controller_of(
 ) -> int:
     """Choose a broker as the controller, because every broker forwards controller requests.
 
-    The broker that answers names itself: it is there. Of another one that has just ended, it may
-    not know that yet. An answer with brokers must name one: librdkafka's admin client asks only
-    once, and then waits for minutes.
+    The answering broker is certainly alive; the image may still have another that has just ended.
+    An answer with brokers must name one: librdkafka's admin client asks only once, and then waits
+    for minutes.
 
-    Args:  own: the broker that answers. listed: named if no broker serves, the first of them.
+    Args:  own: the broker that answers.
+           listed: the brokers in the response; the first is chosen if no broker serves.
     """
     ids = [broker.broker_id for broker in serving] or listed
     if own is not None and own in ids:

@@ -133,6 +133,19 @@ class ObjectCache:
         data = cached.data.result()
         return data[offset - cached.offset : end - cached.offset], cached.notes
 
+    def read_now(
+        self, key: str, offset: int, size: int
+    ) -> tuple[memoryview, dict[object, object]] | None:
+        """Return what `read_noted` does for bytes that are in memory; None for others."""
+        cached = self._find(key, offset, offset + size)
+        if cached is None or cached not in self._kept:
+            return None
+        self.counters.reads += 1
+        self.counters.hits += 1
+        self._kept.move_to_end(cached)
+        data = cached.data.result()
+        return data[offset - cached.offset : offset + size - cached.offset], cached.notes
+
     def add(self, key: str, data: Buffer) -> None:
         """Add a whole object that this broker has just written to the cache."""
         if self._find(key, 0, len(data)) is None and len(data) <= self._settings.max_bytes:
@@ -146,10 +159,10 @@ class ObjectCache:
         """Return whether a read of this range now causes no request to the store."""
         return self._find(key, byte_range.offset, byte_range.offset + byte_range.size) is not None
 
-    def holds(self, key: str, offset: int, size: int) -> bool:
+    def is_in_memory(self, key: str, offset: int, size: int) -> bool:
         """Return whether a read of `size` bytes from `offset` on waits for nothing now."""
         cached = self._find(key, offset, offset + size)
-        return cached is not None and cached.data.done()
+        return cached is not None and cached in self._kept
 
     def forget(self, key: str) -> None:
         """Drop all cached ranges of an object that was deleted or has damaged bytes."""

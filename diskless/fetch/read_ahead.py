@@ -10,7 +10,8 @@ stream's last Fetch, in the runs found for it. So streams survive a new connecti
 consumers of a partition have one each.
 
 Nothing is read ahead for a consumer of batches that are in memory anyway. It waits for the store
-once, when it leaves them; from then on its stream is read ahead.
+once, when it leaves them; from then on its stream is read ahead, until all that is found ahead of
+it is in memory again.
 
 Memory is bounded: bytes read ahead and not reached yet are at most `max_bytes`, over all streams,
 and each stream has an equal share of them. A stream without a Fetch for `IDLE_S` seconds loses its
@@ -72,7 +73,7 @@ class _Stream:
     offset: int  # of the last Fetch
     end_offset: int  # behind the runs found for it
     used_at: float
-    waits: bool  # a Fetch of it had to wait for the store
+    has_waited: bool  # for the store, since all that was found ahead of it was in memory
     is_sequential: bool = False
     ahead: deque[Run] = field(default_factory=deque)  # read ahead, not reached yet
     is_refilling: bool = False
@@ -142,8 +143,8 @@ class ReadAhead:
                 self._add(partition, _Stream(offset, end_offset, now, waits))
             return
         self._advance(stream, offset, end_offset, now)
-        stream.waits = stream.waits or waits
-        if not stream.waits or stream.is_refilling or stream.next_offset >= high_watermark:
+        stream.has_waited = stream.has_waited or waits
+        if not stream.has_waited or stream.is_refilling or stream.next_offset >= high_watermark:
             return
         if 2 * stream.ahead_bytes < self._share() and 2 * len(stream.ahead) < MAX_RUNS:
             stream.is_refilling = True
@@ -224,6 +225,8 @@ class ReadAhead:
         partition = self._streams.get(stream)
         if partition is None:
             return
+        if runs:
+            stream.has_waited = not all(self._is_near(partition, run) for run in runs)
         for run in (found for found in runs if not found.is_marker):
             is_full = self.pending_bytes + run.size_bytes > self._settings.max_bytes
             if run.size_bytes > room or is_full or len(stream.ahead) >= MAX_RUNS:
@@ -235,6 +238,12 @@ class ReadAhead:
             self.counters.bytes += run.size_bytes
             if not self._is_local(partition, run):
                 self._start(self._read(run))
+
+    def _is_near(self, partition: tuple[UUID, int], run: Run) -> bool:
+        """Return whether a run is in memory, on its way there, or on this broker's disk."""
+        where = ByteRange(run.byte_offset, run.size_bytes)
+        cached = run.is_marker or self._cache.has(run.object_key, where)
+        return cached or self._is_local(partition, run)
 
     async def _read(self, run: Run) -> None:
         async with self._reads:

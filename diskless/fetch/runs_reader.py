@@ -10,7 +10,8 @@ is a run without an object: its control batch is built here.
 
 All bytes from the store are verified: each batch's checksum, and that the batches make up the run
 exactly, in bytes and in offsets. Of bytes that this broker wrote and still has in memory the
-checksums are not verified again: it did so when a producer sent them. Bytes that fail are read once
+checksums are not verified again, unless new ones are computed: it did so when a producer sent them.
+Bytes that fail are read once
 more, past the cache; if they fail again, a batch is damaged, and the fetch ends before it, or with
 an error if it began there. Batches behind a damaged one are not returned: a consumer must not skip
 offsets unnoticed. A consumer that seeks past it is served, if the start of the next batch is still
@@ -82,6 +83,11 @@ class Run(NamedTuple):
     def is_final(self) -> bool:
         """Return whether the run's batches have their final offsets, epoch and times."""
         return self.object_format == FINAL or self.is_marker
+
+    @property
+    def gets_append_time(self) -> bool:
+        """Return whether its batches get the time of their append, and new checksums with it."""
+        return self.timestamp_type == LOG_APPEND_TIME and not self.is_final
 
     @property
     def is_marker(self) -> bool:
@@ -241,17 +247,16 @@ async def _read_slices(
 ) -> list[_RunSlice]:
     """Read runs, and choose the batches that go into an answer; see `read_runs`.
 
-    The reads that wait for the store begin together, in one turn of the loop; others need no task.
+    Runs in memory are taken at once: they may leave the cache while this waits for others. The
+    reads that wait for the store begin together, in one turn of the loop.
     """
-    begun = [
-        None if is_at_hand(cache, run) else asyncio.ensure_future(_read(cache, run)) for run in runs
-    ]
+    reads = [_read_now(cache, run) or asyncio.ensure_future(_read(cache, run)) for run in runs]
     slices: list[_RunSlice] = []
     left_bytes = max_bytes
     try:
-        for run, reading in zip(runs, begun, strict=True):
+        for run, reading in zip(runs, reads, strict=True):
             try:
-                data, layout = await (_read(cache, run) if reading is None else reading)
+                data, layout = reading if isinstance(reading, tuple) else await reading
                 first = bisect_right(layout.end_offsets, from_offset - run.base_offset)
                 if first == len(layout.end_offsets):
                     continue
@@ -275,17 +280,17 @@ async def _read_slices(
             if end < len(end_bytes):
                 break
     finally:
-        reads = [reading for reading in begun if reading is not None]
-        for reading in reads:
-            reading.cancel()
-        if reads:
-            await asyncio.gather(*reads, return_exceptions=True)
+        waiting = [reading for reading in reads if not isinstance(reading, tuple)]
+        for task in waiting:
+            task.cancel()
+        if waiting:
+            await asyncio.gather(*waiting, return_exceptions=True)
     return slices
 
 
-def is_at_hand(cache: ObjectCache, run: Run) -> bool:
+def is_in_memory(cache: ObjectCache, run: Run) -> bool:
     """Return whether a run is in memory, so that reading it now waits for nothing."""
-    return bool(run.control) or cache.holds(run.object_key, run.byte_offset, run.size_bytes)
+    return bool(run.control) or cache.is_in_memory(run.object_key, run.byte_offset, run.size_bytes)
 
 
 def _may_stay(run_slice: _RunSlice) -> bool:
@@ -295,7 +300,7 @@ def _may_stay(run_slice: _RunSlice) -> bool:
     range that they would keep in memory must not be much larger.
     """
     run, size_bytes = run_slice.run, run_slice.size_bytes
-    if not run.is_final and run.timestamp_type == LOG_APPEND_TIME:
+    if run.gets_append_time:
         return False
     if size_bytes < IN_PLACE_BYTES * (run_slice.end - run_slice.first):
         return False
@@ -345,6 +350,20 @@ async def read_stored(cache: ObjectCache, run: Run) -> memoryview:
     return await cache.read(run.object_key, ByteRange(run.byte_offset, run.size_bytes))
 
 
+def _read_now(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout] | None:
+    """Return a run that is in memory, verified; None for another one, and for a damaged one."""
+    if run.control:
+        return memoryview(run.control), _Layout(array("q", (1,)), array("q", (len(run.control),)))
+    found = cache.read_now(run.object_key, run.byte_offset, run.size_bytes)
+    if found is None:
+        return None
+    try:
+        layout = _layout_of(run, *found)
+    except DamagedRunError:
+        return None
+    return None if layout.damaged else (found[0], layout)
+
+
 async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
     """Read and verify a run of batches; read damaged bytes a second time.
 
@@ -372,7 +391,8 @@ def _layout_of(run: Run, data: memoryview, notes: dict[object, object]) -> _Layo
     name = (run.byte_offset, run.size_bytes, run.last_offset - run.base_offset)
     layout = notes.get(name)
     if layout is None:
-        layout = verify(run, data, verify_crc=WRITTEN_HERE not in notes)
+        verify_crc = WRITTEN_HERE not in notes or run.gets_append_time
+        layout = verify(run, data, verify_crc=verify_crc)
         if not layout.damaged:
             notes[name] = layout
     assert isinstance(layout, _Layout), f"not a layout: {layout}"

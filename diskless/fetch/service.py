@@ -46,7 +46,7 @@ from diskless.fetch.runs_reader import (
     DamagedRunError,
     FinalBatches,
     Run,
-    is_at_hand,
+    is_in_memory,
     read_runs,
     read_runs_in_place,
     run_of,
@@ -435,23 +435,30 @@ class FetchService:
     ) -> FetchResponse:
         """Read the batches of all partitions and build the Fetch response."""
         asked = [partition for topic in request.topics for partition in topic.partitions]
-        begun = {
+        pace, partitions = Pace(), {}
+        reads = {
             index: asyncio.ensure_future(timed(self._read(asked[index], answer)))
             for index, answer in enumerate(answers)
-            if not self._is_at_hand(answer)
+            if not self._is_in_memory(answer)
         }
-        if begun:
-            await asyncio.gather(*begun.values())
-        pace, partitions = Pace(), []
-        for index, (partition, answer) in enumerate(zip(asked, answers, strict=True)):
-            await pace.step()
-            if index in begun:
-                partitions.append(begun[index].result())
-            elif answer.runs:
-                partitions.append(await self._read(partition, answer, waits=False))
-            else:
-                partitions.append(self._response(partition, answer))
-        in_order = iter(partitions)
+        try:  # what is in memory is read first: it may leave the cache while the others wait
+            for index, (partition, answer) in enumerate(zip(asked, answers, strict=True)):
+                await pace.step()
+                if index in reads:
+                    continue
+                if not answer.runs:
+                    partitions[index] = self._response(partition, answer)
+                elif self._is_in_memory(answer):
+                    partitions[index] = await self._read(partition, answer, waits=False)
+                else:
+                    reads[index] = asyncio.ensure_future(timed(self._read(partition, answer)))
+            if reads:
+                await asyncio.gather(*reads.values())
+        finally:
+            for task in reads.values():
+                task.cancel()
+        partitions |= {index: task.result() for index, task in reads.items()}
+        in_order = iter([partitions[index] for index in range(len(asked))])
         return FetchResponse(
             responses=tuple(
                 _Topic(
@@ -463,11 +470,11 @@ class FetchService:
             )
         )
 
-    def _is_at_hand(self, answer: _PartitionResult) -> bool:
+    def _is_in_memory(self, answer: _PartitionResult) -> bool:
         """Return whether an answer's batches are in memory, so that reading them needs no task."""
         if not answer.runs:
             return True
-        return self._segments is None and all(is_at_hand(self._cache, run) for run in answer.runs)
+        return self._segments is None and all(is_in_memory(self._cache, run) for run in answer.runs)
 
     async def _read(
         self,

@@ -87,7 +87,7 @@ async def run_node(
 async def _run_node(settings: NodeSettings, stop: asyncio.Event, supervision: Supervision) -> None:
     store = None
     if BROKER in settings.roles:
-        keep_freed_memory()
+        keep_freed_memory(os.environ)
         store = open_store(settings.values)
     parts = NodeParts(settings)
     node = Node(parts.config)

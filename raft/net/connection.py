@@ -74,17 +74,19 @@ class Reply:
 
     @staticmethod
     def send_all(answers: Iterable[tuple[Reply, Payload]]) -> None:
-        """Send each reply its response, as `send` does; cheaper for many of a few connections."""
+        """Send each reply its response, as `send` does, but flush each connection only once."""
         connections: dict[ServerConnection, None] = {}  # in order
-        for reply, payload in answers:
-            assert not reply._ready, f"second answer to one request: {reply.connection}"
-            if reply._change is None:
-                reply._payload, reply._ready = payload, True
-            else:
-                reply._set(payload)
-            connections[reply.connection] = None
-        for connection in connections:
-            connection._send_ready()
+        try:
+            for reply, payload in answers:
+                assert not reply._ready, f"second answer to one request: {reply.connection}"
+                if reply._change is None:
+                    reply._payload, reply._ready = payload, True
+                else:
+                    reply._set(payload)
+                connections[reply.connection] = None
+        finally:
+            for connection in connections:
+                connection._send_ready()
 
     def on_send(self, change: Callable[[Payload | None], Payload | None]) -> None:
         """Send what `change` returns for the response, instead of the response itself.
@@ -401,15 +403,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not waiting or not waiting[0]._ready:
             return
         released = out_bytes = 0
-        while waiting and waiting[0]._ready:
-            reply = waiting.popleft()
-            reply._sent = True
-            released += reply._request_bytes
-            if reply._payload is not None:
-                out_bytes += self._append(reply._payload)
-        self._in_flight_bytes -= released
-        self._out_bytes += out_bytes
-        self._shared.release(released)
+        try:
+            while waiting and waiting[0]._ready:
+                reply = waiting.popleft()
+                reply._sent = True
+                released += reply._request_bytes
+                if reply._payload is not None:
+                    out_bytes += self._append(reply._payload)
+        finally:
+            self._in_flight_bytes -= released
+            self._out_bytes += out_bytes
+            self._shared.release(released)
         if self._serving is None and not self._flush_due:
             self._flush_due = True
             self._shared.flush_soon(self)

@@ -24,7 +24,7 @@ from records.compression import Buffer
 from records.wal import FINAL
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.compaction.test_service import SETTINGS, InProcess
-from tests.diskless.records_world import RecordsBroker
+from tests.diskless.records_world import RecordsBroker, fetching
 from tests.diskless.virtual_time import run
 
 MIB = 1 << 20
@@ -162,6 +162,57 @@ def test_read_ahead_for_many_partitions_stays_within_its_limit_of_bytes() -> Non
     run(story)
 
 
+def test_batches_in_memory_are_read_before_a_fetch_waits_for_those_of_another_partition() -> None:
+    """They may leave the cache meanwhile, and would be read one after the other then."""
+
+    async def story() -> None:
+        async with ClusterWorld(brokers=(1, 2)) as world:
+            writer = RecordsBroker(world, 1)
+            await world.create("t", 12)
+            await fill(writer, 1, 64 * 1024, partitions=12)
+            reader, store = slow_broker(world, writer)
+            for partition in range(1, 12):
+                await reader.fetch("t", partition, 0)
+            loop, gets = asyncio.get_running_loop(), len(store.ranges)
+            began = loop.time()
+            request = fetching("t", [(partition, 0) for partition in range(12)], max_bytes=1 << 22)
+            fetch = asyncio.ensure_future(reader.fetch_all(request))
+            await asyncio.sleep(FIRST_BYTE_S / 2)
+            for key in store.objects:
+                reader.cache.forget(key)
+            answer = await fetch
+            assert [len(one.records) > 65_536 for one in answer.responses[0].partitions] == [
+                True
+            ] * 12
+            assert len(store.ranges) == gets + 1
+            assert loop.time() - began < 2 * FIRST_BYTE_S
+            for broker in (reader, writer):
+                await broker.end()
+
+    run(story)
+
+
+def test_a_fetch_that_is_cancelled_while_it_waits_for_the_store_leaves_no_task() -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=(1, 2)) as world:
+            writer = RecordsBroker(world, 1)
+            await world.create("t", 2)
+            await fill(writer, 1, 64 * 1024, partitions=2)
+            reader, _ = slow_broker(world, writer)
+            before = asyncio.all_tasks()
+            request = fetching("t", [(0, 0), (1, 0)], max_bytes=1 << 22)
+            fetch = asyncio.ensure_future(reader.fetch_service.fetch(request, 12))
+            await asyncio.sleep(FIRST_BYTE_S / 2)
+            fetch.cancel()
+            await asyncio.sleep(2 * FIRST_BYTE_S)
+            assert fetch.cancelled()
+            assert asyncio.all_tasks() <= before
+            for broker in (reader, writer):
+                await broker.end()
+
+    run(story)
+
+
 # --- the class by itself ------------------------------------------------------------------------
 
 
@@ -244,6 +295,10 @@ def test_a_broker_reads_ahead_for_a_consumer_only_once_it_had_to_wait_for_the_st
             await partition.fetch(offset, waits=False)
         assert partition.looked_up == [11, 16]
         assert partition.ahead.counters.used_bytes == 50
+        await partition.cache.read("o", ByteRange(0, 1_000))  # all of it
+        for offset in range(16, 60):
+            await partition.fetch(offset, waits=False)
+        assert partition.looked_up == [11, 16, 19], "what was found ahead was in memory"
 
     on_loop(work, max_bytes=100, stream_bytes=50)
 

@@ -9,6 +9,8 @@ from typing import Final
 
 import pytest
 
+from esker.server.freed_memory import keep_freed_memory
+
 BUFFERS: Final = 200
 PROGRAM: Final = f"""
 import resource, sys
@@ -18,7 +20,7 @@ from random import Random
 from esker.server.freed_memory import keep_freed_memory
 
 if sys.argv[1] == "keep":
-    assert keep_freed_memory()
+    assert keep_freed_memory({{}})
 source, random, filled, cache = memoryview(bytes(1 << 24)), Random(1), 0, deque()
 with ThreadPoolExecutor(8) as threads:  # as objects are read into a cache
     for _ in range({BUFFERS}):
@@ -43,3 +45,8 @@ def test_large_buffers_of_a_broker_reuse_memory_that_was_freed_before() -> None:
     if not hasattr(ctypes.CDLL(None), "mallopt"):
         pytest.skip("the C library has no mallopt")
     assert faults("keep") < faults("not") / 2
+
+
+def test_an_operators_own_settings_of_memory_are_left_alone() -> None:
+    assert not keep_freed_memory({"MALLOC_ARENA_MAX": "2"})
+    assert not keep_freed_memory({"GLIBC_TUNABLES": ""})

@@ -118,18 +118,18 @@ class ObjectCache:
     ) -> tuple[memoryview, dict[object, object]]:
         """Return a range's bytes, and a dictionary for values computed from these bytes."""
         offset, end = byte_range.offset, byte_range.offset + byte_range.size
+        found = self.read_now(key, offset, byte_range.size)
+        if found is not None:
+            return found
         self.counters.reads += 1
         cached = self._find(key, offset, end)
         if cached is None:
             cached = self._request(key, offset, end)
         else:
             self.counters.hits += 1
-            if cached in self._kept:
-                self._kept.move_to_end(cached)
+        await asyncio.wait((cached.data,), timeout=READ_S)
         if not cached.data.done():
-            await asyncio.wait((cached.data,), timeout=READ_S)
-            if not cached.data.done():
-                raise StorageError(key, f"the store has not answered within {READ_S:g} s")
+            raise StorageError(key, f"the store has not answered within {READ_S:g} s")
         data = cached.data.result()
         return data[offset - cached.offset : end - cached.offset], cached.notes
 

@@ -11,11 +11,10 @@ is a run without an object: its control batch is built here.
 All bytes from the store are verified: each batch's checksum, and that the batches make up the run
 exactly, in bytes and in offsets. Of bytes that this broker wrote and still has in memory the
 checksums are not verified again, unless new ones are computed: it did so when a producer sent them.
-Bytes that fail are read once
-more, past the cache; if they fail again, a batch is damaged, and the fetch ends before it, or with
-an error if it began there. Batches behind a damaged one are not returned: a consumer must not skip
-offsets unnoticed. A consumer that seeks past it is served, if the start of the next batch is still
-known.
+Bytes that fail are read once more, past the cache; if they fail again, a batch is damaged, and the
+fetch ends before it, or with an error if it began there. Batches behind a damaged one are not
+returned: a consumer must not skip offsets unnoticed. A consumer that seeks past it is served, if
+the start of the next batch is still known.
 
 Source: KIP-1163, Data Flow (replicas inject offsets), Consume path; docs/design/broker.md#fetch.
 """
@@ -369,8 +368,9 @@ async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
 
     Raises DamagedRunError if no batch is sound.
     """
-    if run.is_marker:
-        return memoryview(run.control), _Layout(array("q", (1,)), array("q", (len(run.control),)))
+    found = _read_now(cache, run)
+    if found is not None:
+        return found
     where = ByteRange(run.byte_offset, run.size_bytes)
     data, notes = await cache.read_noted(run.object_key, where)
     try:

@@ -44,8 +44,8 @@ _NO_TAGS: Final = b"\x00\x00\x00"  # of partition, topic and request
 _new_tuple: Final = tuple.__new__  # cheaper than a named tuple's own
 _start: Final = struct.Struct(">hh").pack
 _unpack_checked: Final = struct.Struct(">8xi4xbIhi30xi").unpack_from
-"""Of a batch's header (`records.batch.HEADER`): length, magic, CRC, attributes, last offset delta,
-record count."""
+"""Reads the fields of a batch's header that are compared: length, magic, CRC, attributes, last
+offset delta and record count, at their places in `records.batch.HEADER`."""
 
 _unpack_int32: Final = struct.Struct(">i").unpack_from
 

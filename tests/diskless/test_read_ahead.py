@@ -11,6 +11,8 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from diskless.compaction.service import Rewriting, merging_broker
 from diskless.fetch import read_ahead
 from diskless.fetch.object_cache import ObjectCache
@@ -192,13 +194,13 @@ def test_batches_in_memory_are_read_before_a_fetch_waits_for_those_of_another_pa
     run(story)
 
 
-def test_a_fetch_that_is_cancelled_while_it_waits_for_the_store_leaves_no_task() -> None:
+def test_a_fetch_that_is_cancelled_or_fails_while_it_waits_for_the_store_leaves_no_task() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=(1, 2)) as world:
             writer = RecordsBroker(world, 1)
             await world.create("t", 2)
             await fill(writer, 1, 64 * 1024, partitions=2)
-            reader, _ = slow_broker(world, writer)
+            reader, store = slow_broker(world, writer)
             before = asyncio.all_tasks()
             request = fetching("t", [(0, 0), (1, 0)], max_bytes=1 << 22)
             fetch = asyncio.ensure_future(reader.fetch_service.fetch(request, 12))
@@ -207,6 +209,18 @@ def test_a_fetch_that_is_cancelled_while_it_waits_for_the_store_leaves_no_task()
             await asyncio.sleep(2 * FIRST_BYTE_S)
             assert fetch.cancelled()
             assert asyncio.all_tasks() <= before
+            await reader.fetch("t", 1, 0)
+            reader.cache.forget(next(iter(store.objects)))  # partition 0 waits, and 1 fails
+
+            def fail(*_: Any, **__: Any) -> None:
+                raise RuntimeError("a fault")
+
+            reader.fetch_service._response = fail  # type: ignore[method-assign]
+            with pytest.raises(RuntimeError, match="a fault"):
+                await reader.fetch_service.fetch(request, 12)
+            reads = {task for task in asyncio.all_tasks() - before if "FetchService" in repr(task)}
+            await asyncio.sleep(0)
+            assert all(task.cancelled() for task in reads)
             for broker in (reader, writer):
                 await broker.end()
 

@@ -170,6 +170,10 @@ def test_a_broker_verifies_checksums_of_stored_bytes_but_not_of_bytes_it_wrote_i
         cache = ObjectCache(store_with())
         cache.add("o", wrong)
         assert await read_run(cache, runs[0]) == wrong[runs[0].byte_offset :][: runs[0].size_bytes]
+        cache = ObjectCache(store_with(("o", wrong)))
+        cache.add("o", wrong)
+        with pytest.raises(DamagedRunError, match="crc"):  # its batches would get new checksums
+            await read_run(cache, runs[0]._replace(timestamp_type=1))
 
     run(on_loop)
 

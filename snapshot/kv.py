@@ -125,8 +125,13 @@ class KeyValueMachine:
             header = batch.header
             attributes = header.attributes
             if not attributes & CONTROL:
-                pairs = _plain_pairs(batch) if not attributes & COMPRESSION_MASK else None
-                self._apply_pairs(_pairs(batch) if pairs is None else pairs)
+                pair = None if attributes & COMPRESSION_MASK else _plain_pair(batch)
+                if pair is None:
+                    self._apply_pairs(_pairs(batch))
+                elif self._frozen is not None or self._overlay:
+                    self._apply_pairs((pair,))
+                else:
+                    self._change_base(*pair)
         if header is not None:
             self._last_timestamp = header.max_timestamp
             self._applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
@@ -280,7 +285,7 @@ def _pairs(batch: Batch) -> Sequence[_Pair] | None:
         return None
 
 
-def _plain_pairs(batch: Batch) -> Sequence[_Pair] | None:
+def _plain_pair(batch: Batch) -> tuple[bytes, bytes] | None:
     """Return the key and value of the only record of an uncompressed batch, if that is plain.
 
     Plain: the first record of the batch, of the batch's time, below 8 KiB, with a key below 64
@@ -308,7 +313,7 @@ def _plain_pairs(batch: Batch) -> Sequence[_Pair] | None:
         value_size, start = value_size & 0x7F | high << 7 if high < 0x80 else 1, start + 1
     if value_size & 1 or start + (value_size >> 1) != size - 1 or body[-1]:
         return None
-    return ((body[at + 4 : value_at], body[start:-1]),)
+    return body[at + 4 : value_at], body[start:-1]
 
 
 def _parse(record: bytes) -> tuple[bytes, bytes]:

@@ -39,14 +39,14 @@ def batches(draw: st.DrawFn) -> Batch:
 @given(batch=batches())
 def test_plain_records_are_read_as_the_general_reader_reads_them(batch):
     """Mutants: a length is not compared with the end, or its sign is left out."""
-    plain = kv._plain_pairs(batch)
-    assert plain is None or list(plain) == kv._pairs(batch)
+    plain = kv._plain_pair(batch)
+    assert plain is None or [plain] == kv._pairs(batch)
 
 
 def test_a_record_of_one_key_and_value_is_read_in_the_short_way():
     for value in (b"", b"x", b"x" * 63, b"x" * 64, b"x" * 8_000):
         batch = read_batch(build_batch([(b"k", value, 7, ())], base_offset=0, leader_epoch=0))
-        assert kv._plain_pairs(batch) == ((b"k", value),)
+        assert kv._plain_pair(batch) == (b"k", value)
 
 
 def test_a_machine_counts_damaged_batches_and_goes_on_after_them():

@@ -56,14 +56,15 @@ def learnt(frame: bytes) -> RequestTemplates:
 def test_a_node_parses_a_produce_frame_with_the_bytes_of_an_earlier_request_by_template(
     version: int, size: int
 ) -> None:
-    templates = learnt(frame_of([b"first"], version=version, correlation_id=1))
+    templates = learnt(frame_of([b"z" * size, b"first"], version=version, correlation_id=1))
     frame = frame_of([b"x" * size, b"y"], version=version, correlation_id=77)
     for one in (frame, memoryview(frame)):
         known = templates.match(one)
         assert known is not None
+        correlation_id, batch, record_count, success = known
         records = parsed(frame)[1].topic_data[0].partition_data[0].records
-        assert (known.correlation_id, bytes(known.batch)) == (77, bytes(records or b""))
-        assert (known.record_count, known.success) == (2, SUCCESS)
+        assert (correlation_id, bytes(batch)) == (77, bytes(records or b""))
+        assert (record_count, success) == (2, SUCCESS)
 
 
 def test_a_produce_frame_of_another_client_topic_or_version_matches_no_request_template() -> None:
@@ -71,6 +72,29 @@ def test_a_produce_frame_of_another_client_topic_or_version_matches_no_request_t
     assert templates.match(frame_of([b"v"], version=9, correlation_id=1, client_id="d")) is None
     assert templates.match(frame_of([b"v"], version=9, correlation_id=1, topic="u")) is None
     assert templates.match(frame_of([b"v"], version=10, correlation_id=1)) is None
+
+
+def test_a_produce_frame_whose_length_of_records_has_more_bytes_matches_no_request_template() -> (
+    None
+):
+    templates = learnt(frame_of([b"v"], version=9, correlation_id=1))
+    longer = frame_of([b"v" * 100], version=9, correlation_id=1)
+    assert templates.match(longer) is None
+    templates.learn(*parsed(longer), SUCCESS)
+    assert templates.match(longer) is not None
+    assert templates.match(frame_of([b"w"], version=9, correlation_id=2)) is not None
+
+
+@pytest.mark.parametrize("version", [8, 9])
+@pytest.mark.parametrize("length", [-(2**31), -13, -1, 0, 48, 49, 2**31 - 13, 2**31 - 1])
+def test_a_produce_frame_whose_batch_claims_another_length_matches_no_request_template(
+    version: int, length: int
+) -> None:
+    frame = frame_of([b"some value"], version=version, correlation_id=5)
+    records = bytes(parsed(frame)[1].topic_data[0].partition_data[0].records or b"")
+    at = frame.index(records) + 8
+    claimed = frame[:at] + length.to_bytes(4, "big", signed=True) + frame[at + 4 :]
+    assert learnt(frame).match(claimed) is None
 
 
 def test_a_produce_frame_with_a_changed_byte_matches_a_template_only_in_ignored_fields() -> None:

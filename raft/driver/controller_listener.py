@@ -86,6 +86,7 @@ class ControllerService:
         Args:  refuse: refuses the requests of peers that may not send them.
         """
         self._host = host
+        self._is_gated = refuse is not None
         self.snapshots = SnapshotServer()
         serve: dict[int, Serve] = {
             0: self._produce,
@@ -123,8 +124,8 @@ class ControllerService:
 
         Raises:  NetError or RecordError for a malformed request: the connection is closed.
         """
-        bench = self._host.bench_log()
-        if bench is not None and not self._routes.is_gated:
+        bench = None if self._is_gated else self._host.bench_log()
+        if bench is not None:
             reply = bench.produce_from_template(connection, frame)
             if reply is not None:
                 return reply

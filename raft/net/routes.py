@@ -121,11 +121,6 @@ class Routes:
             return self.around(served.serve, connection, header, body)
         return served.serve(connection, header, body)
 
-    @property
-    def is_gated(self) -> bool:
-        """Return whether peers may be refused requests."""
-        return self._refuse is not None
-
     def api_keys(self) -> tuple[ApiVersionsResponse.ApiVersion, ...]:
         """Return the entries of an ApiVersions response, ordered by api key."""
         return tuple(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -26,6 +27,7 @@ MAX_REMEMBERED: Final = 100_000
 _HINT: Final = re.compile(r"(?:^|[,;])\s*(?:diskless_az|esker_rack)=([^,;]*)")
 
 
+@lru_cache(maxsize=1_000)  # asked for every Produce and Fetch, mostly of the same few clients
 def rack_hint(client_id: str | None) -> str | None:
     """Return the rack that a client id names, or None if the client id names no rack.
 

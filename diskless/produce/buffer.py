@@ -107,7 +107,7 @@ class ClosedBuffer:
             rows = []
             for entry in entries:
                 rows.append(_row(entry, byte_offset))
-                byte_offset += entry.accepted.batch.header.size_bytes
+                byte_offset += len(entry.accepted.batch.view)
             partitions.append(topic_type.Partition(partition_index=partition, batches=tuple(rows)))
         if last_topic is not None:
             topics.append(topic_type(topic_id=last_topic, partitions=tuple(partitions)))
@@ -162,7 +162,7 @@ def _row(entry: _Entry, byte_offset: int) -> CommitBatch:
         last_sequence = (header.base_sequence + header.record_count - 1) % SEQUENCES
     return CommitBatch(
         byte_offset=byte_offset,
-        size=header.size_bytes,
+        size=len(entry.accepted.batch.view),
         base_offset=0,
         last_offset=header.last_offset_delta,
         batch_max_timestamp=entry.accepted.max_timestamp,
@@ -191,7 +191,7 @@ class AppendBuffer:
         """Return whether a batch fits into the buffer; an empty buffer takes any batch."""
         if not self.batch_count:
             return True
-        size_bytes = self.size_bytes + accepted.batch.header.size_bytes
+        size_bytes = self.size_bytes + len(accepted.batch.view)
         return size_bytes <= self.max_bytes and self.batch_count < MAX_BUFFERED_BATCHES
 
     def add(
@@ -208,7 +208,7 @@ class AppendBuffer:
         assert self.fits(accepted), f"{self.size_bytes} bytes, {self.batch_count} batches are in it"
         entries = self._partitions.setdefault((topic_id, partition), [])
         entries.append(_Entry(accepted, append_time, waiter, proof))
-        self.size_bytes += accepted.batch.header.size_bytes
+        self.size_bytes += len(accepted.batch.view)
         self.batch_count += 1
 
     @property

@@ -256,7 +256,7 @@ class ObjectWriter:
         self._buffer.add(
             topic_id, partition, accepted, append_time=append_time, waiter=waiter, proof=proof
         )
-        self.in_flight_bytes += accepted.batch.header.size_bytes
+        self.in_flight_bytes += len(accepted.batch.view)
         if self._buffer.is_full:
             self.close_buffer(Reason.SIZE)
             return

@@ -245,6 +245,8 @@ def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | 
     if header.is_log_append_time:  # readers would take the header's time for every record's
         message = "a producer may not set the timestamp type to LogAppendTime"
         return Refusal(ErrorCode.INVALID_TIMESTAMP, message)
+    if not header.attributes & COMPRESSION_MASK:
+        return None
     try:
         codec = header.compression
     except UnknownCodecError as error:

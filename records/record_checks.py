@@ -1,12 +1,11 @@
 """Checks each record of a producer's batch, and reads the batch's least and greatest timestamp.
 
 A loop in Python costs 0.5 us a record. So the fields of many records are read at once by NumPy, and
-Python only follows the lengths; for few records a call of NumPy costs more than the loop. Few
-records of one length, as sensors and benchmarks send them, have each field at equal distances: a
-slice with a step reads it from all of them.
+Python only follows the lengths; for few records a call of NumPy costs more than the loop. Records
+of one length need neither (`records.records_alike`).
 
-The trap: columns and slices only decide whether all is well. If not, the loop checks the same
-records again and says what is wrong with which of them.
+The trap: both only decide whether all is well. If not, the loop checks the same records again and
+says what is wrong with which of them.
 
 Source: upstream's LogValidator and DefaultRecord; docs/design/broker.md#validation.
 """
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from records.batch import MIN_RECORD_BYTES, Batch
+from records.records_alike import FEWEST_ALIKE, check_alike
 from records.varint import SMALL_VARINTS, decode_varint, decode_varlong
 
 SLICE_RECORDS: Final = 10_000
@@ -29,14 +29,7 @@ Measured in ns a record, loop and columns: 520 and 680 for 100 records of 100 by
 1,000, 550 and 210 for 1,000 of 1 KiB.
 """
 
-FEWEST_ALIKE: Final = 4
-"""Fewer records are checked faster by the loop: 0.5 us each, against 1.5 us for all."""
-
-MOST_ALIKE: Final = 64
-"""Records with a larger offset delta have a byte more, so they are not of one length."""
-
 _SMALL: Final = len(SMALL_VARINTS)
-_OFFSET_DELTAS: Final = bytes(range(0, 2 * MOST_ALIKE, 2))  # varints of one byte
 
 _CheckColumns: TypeAlias = Callable[[bytes, int, int, int], tuple[int, int, int] | None]
 _check_columns: _CheckColumns | None = None
@@ -64,14 +57,14 @@ def check_records(batch: Batch, body: memoryview) -> tuple[int, int]:
     if count * MIN_RECORD_BYTES > len(body):
         raise ValueError(f"{count} records in {len(body)} bytes")
     data = bytes(body)  # indexed twice as fast as a view
-    if FEWEST_ALIKE <= count <= MOST_ALIKE and (alike := _check_alike(data, count)) is not None:
-        return header.base_timestamp + alike[0], header.base_timestamp + alike[1]
     position = 0
     earliest, latest = 1 << 64, -(1 << 64)
     for first in range(0, count, SLICE_RECORDS):
         stop = min(first + SLICE_RECORDS, count)
         checked = None
-        if _check_columns is not None and stop - first >= FEW_RECORDS:
+        if stop - first >= FEWEST_ALIKE:
+            checked = check_alike(data, position, first, stop)
+        if checked is None and _check_columns is not None and stop - first >= FEW_RECORDS:
             checked = _check_columns(data, position, first, stop)
         least, greatest, position = checked or _check_each(data, position, first, stop)
         earliest, latest = min(earliest, least), max(latest, greatest)
@@ -135,45 +128,6 @@ def _check_each(data: bytes, position: int, first: int, stop: int) -> tuple[int,
         delta, position = _check_one(data, position, expected_delta)
         append(delta)
     return min(deltas), max(deltas), position
-
-
-def _check_alike(data: bytes, count: int) -> tuple[int, int] | None:
-    """Check up to `MOST_ALIKE` records, whose fields have the same lengths in all of them.
-
-    Returns: the least and greatest timestamp delta; None if the records are not alike, have
-             headers, a key above 63 bytes, or a timestamp delta below 0 or above 63, or if one may
-             be wrong.
-    """
-    step, rest = divmod(len(data), count)
-    if rest or step < MIN_RECORD_BYTES:
-        return None
-    length, at = data[0], 1
-    if length >= 0x80:
-        length, at = length & 0x7F | data[1] << 7 if data[1] < 0x80 else 1, 2
-    key_at = at + 3  # after attributes, timestamp delta and offset delta
-    key = data[key_at]
-    value_at = key_at + 1 if key == 1 else key_at + 1 + (key >> 1)
-    if length & 1 or at + (length >> 1) != step or (key & 1 and key != 1) or key >= 0x80:
-        return None
-    if value_at + 1 >= step:
-        return None
-    value, value_end = data[value_at], value_at + 1
-    if value >= 0x80:
-        high = data[value_end]
-        value, value_end = value & 0x7F | high << 7 if high < 0x80 else 3, value_end + 1
-    value_end += 0 if value == 1 else value >> 1
-    if value & 1 and value != 1:
-        return None
-    if value_end != step - 1 or data[value_end] or data[at + 2 :: step] != _OFFSET_DELTAS[:count]:
-        return None
-    lengths = (0, at - 1, key_at, value_at, value_at + 1 if data[value_at] >= 0x80 else 0, step - 1)
-    for column in lengths:
-        if data[column::step].count(data[column]) != count:
-            return None
-    deltas = data[at + 1 :: step]
-    if deltas.translate(None, _OFFSET_DELTAS):  # of one byte, and not negative
-        return None
-    return min(deltas) >> 1, max(deltas) >> 1
 
 
 def _check_one(data: bytes, position: int, expected_delta: int) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from records.batch_writer import build_batch
 from records.record_checks import (
     FEW_RECORDS,
     SLICE_RECORDS,
-    _check_alike,
     _check_each,
     check_records,
     load,
@@ -85,55 +84,6 @@ def test_records_checked_in_columns_are_those_that_the_loop_accepts(seed: int) -
     assert min(accepted, refused) > 100
 
 
-def alike_batch(random: Random) -> Batch:
-    key = random.choice([None, b"", b"k" * random.randrange(70)])
-    value = random.choice([None, b"", b"v" * random.randrange(300)])
-    latest = random.choice([1, 64, 64, 65])
-    records = [
-        (key, value, NOW + (index and random.randrange(latest)), [])
-        for index in range(random.choice([1, 2, 4, 15, 64, 65]))
-    ]
-    return read_batch(bytes(build_batch(records, base_offset=0, leader_epoch=-1)))
-
-
-@pytest.mark.parametrize("seed", range(first_seed(), first_seed() + examples(3)))
-def test_records_of_one_length_are_accepted_at_once_only_if_the_loop_accepts_them(
-    seed: int,
-) -> None:
-    random = Random(seed)
-    accepted = refused = wrong = 0
-    for _ in range(150):
-        batch = alike_batch(random)
-        body, count = bytes(records_of(batch)), batch.header.record_count
-        for _ in range(10):
-            data = damaged(random, body)
-            found, looped = _check_alike(data, count), by_loop(data, count)
-            if found is None:
-                wrong, refused = wrong + (looped is None), refused + 1
-            else:
-                assert looped == (*found, len(data)), data.hex()
-                accepted += 1
-    assert min(accepted, refused, wrong) > 100
-
-
-@pytest.mark.parametrize("count", [4, 15, 64])
-@pytest.mark.parametrize("key", [None, b"", b"k" * 63])
-@pytest.mark.parametrize("value", [None, b"", b"v" * 63, b"v" * 64, b"v" * 8_000])
-def test_usual_records_of_one_length_are_checked_at_once(
-    count: int, key: bytes | None, value: bytes | None
-) -> None:
-    records = [(key, value, NOW + index % 64, []) for index in range(count)]
-    batch = read_batch(bytes(build_batch(records, base_offset=0, leader_epoch=-1)))
-    body = bytes(records_of(batch))
-    assert _check_alike(body, count) == (0, count - 1)
-    for at in range(len(body)):
-        if len(body) > 4_000 and at % 97:
-            continue  # of long bodies, a part
-        changed = body[:at] + bytes([body[at] ^ 1 << at % 8]) + body[at + 1 :]
-        found = _check_alike(changed, count)
-        assert found is None or by_loop(changed, count) == (*found, len(body)), at
-
-
 def record(*fields: bytes) -> bytes:
     body = b"".join(fields)
     return bytes([2 * len(body)]) + body
@@ -164,31 +114,6 @@ SOUND = {
     "a header without a value": (*PLAIN[:5], b"\x02", HEADER),
     "most headers": (*PLAIN[:5], bytes([2 * MOST_HEADERS]), HEADER * MOST_HEADERS),
 }
-
-
-WRONG_ALIKE = {
-    "a negative record length": (b"\x11\0\0", b"\x02k\x02v\0"),
-    "a key length below -1": (b"\x10\0\0", b"\x03k\x02v\0"),
-    "a key length of two bytes, the key in it": (b"\x10\0\0", b"\x82\x00\x02v\0"),
-    "a value length below -1": (b"\x10\0\0", b"\x02k\x03v\0"),
-    "a value length of two bytes, below -1": (b"\x10\0\0", b"\x02k\x83\x00\0"),
-    "a value length of three bytes, too long": (b"\x14\0\0", b"\x02k\x80\x80\x02v\0"),
-    "a key length of two bytes, too long": (
-        b"\x8e\x01\0\0",
-        b"\x80\x05" + b"k" * 63 + b"\x02v\0",
-    ),
-    "a key that ends behind the record": (b"\x10\0\0", b"\x10k\x02v\0"),
-    "a timestamp delta cut off": (b"\x0e\0\x80", b"\x02k\x02\0"),
-}
-
-
-@pytest.mark.parametrize(("before", "after"), WRONG_ALIKE.values(), ids=WRONG_ALIKE)
-def test_records_of_one_length_that_are_all_wrong_alike_are_not_accepted(
-    before: bytes, after: bytes
-) -> None:
-    data = b"".join(before + bytes([2 * delta]) + after for delta in range(4))
-    assert by_loop(data, 4) is None
-    assert _check_alike(data, 4) is None
 
 
 def with_first(fields: tuple[bytes, ...], others: tuple[bytes, ...] = PLAIN) -> bytes:

@@ -286,12 +286,14 @@ class NodeParts:
 def limits_of(settings: NodeSettings) -> Limits:
     """Return the limits on the connections and memory of each listener."""
     places = settings.addresses
+    send_buffer_bytes = settings.values["socket.send.buffer.bytes"]
     allowed = connections_allowed(settings.values["max.connections"], len(places.places))
     return Limits(
         max_connections=allowed,
         max_connections_per_ip=settings.values["max.connections.per.ip"],
         max_connections_per_ip_overrides=settings.values["max.connections.per.ip.overrides"],
         max_frame_bytes=settings.request_max_bytes,
+        send_buffer_bytes=send_buffer_bytes if send_buffer_bytes > 0 else None,
         idle_ms=settings.connections_max_idle_ms,
         max_handshakes_per_second=settings.values["esker.listener.max.handshakes.per.second"],
         max_unauthenticated_frame_bytes=settings.values["sasl.server.max.receive.size"],

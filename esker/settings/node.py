@@ -77,6 +77,12 @@ SETTINGS: Final = (
         "Maximum bytes of one request.",
     ),
     Setting(
+        "socket.send.buffer.bytes",
+        integer(-1, 2**31 - 1),
+        Limits().send_buffer_bytes,
+        "Bytes of responses that the kernel keeps for each connection; -1: as many as it likes.",
+    ),
+    Setting(
         "max.connections",
         integer(1, 2**20),
         Limits().max_connections,

@@ -44,6 +44,10 @@ class Limits:
     write_high_water_bytes: int = 1_048_576
     """Answers that a peer has not read; past that, its requests are not read either."""
 
+    send_buffer_bytes: int | None = 262_144
+    """socket.send.buffer.bytes: what the kernel keeps of a connection's answers; None: its choice,
+    up to 4 MiB, and one `send` of so much takes milliseconds, in which nobody else is served."""
+
     idle_ms: int = 600_000
     """connections.max.idle.ms: the longest without a byte received or an answer due."""
 

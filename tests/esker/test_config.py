@@ -3,7 +3,7 @@
 import pytest
 
 from coordinator.transactions.settings import TransactionSettings
-from esker.server.node import controller_settings
+from esker.server.node import controller_settings, limits_of
 from esker.settings.addresses import INSECURE, Place
 from esker.settings.config import SETTINGS, ConfigError, Endpoint, load_config, parse_config
 from esker.settings.properties import PropertiesError, parse_properties
@@ -301,8 +301,15 @@ def test_a_node_accepts_the_properties_file_that_kafka_ships():
     assert without_effect.startswith("settings of Kafka without effect here: ")
     for key in ("num.io.threads", "transaction.state.log.replication.factor"):
         assert key in without_effect
-    for key in ("log.retention.hours", "num.partitions", "controller.quorum.bootstrap.servers"):
+    for key in (
+        "log.retention.hours",
+        "num.partitions",
+        "controller.quorum.bootstrap.servers",
+        "socket.send.buffer.bytes",
+    ):
         assert key not in without_effect
+    assert limits_of(config).send_buffer_bytes == 102_400
+    assert limits_of(parse_config(stock(socket_send_buffer_bytes="-1"))).send_buffer_bytes is None
 
 
 def test_a_node_uses_the_setting_broker_id_if_the_setting_node_id_is_missing():

@@ -159,7 +159,7 @@ class GroupDriver:
             acknowledges=lambda: quorum.acknowledges,
             post=self.post,
             resume=self._resume,
-            on_appended=self.pending_requests.release_appended,
+            on_appended=self.pending_requests.release_held,
         )
         self.voter_wall_clocks = VoterWallClocks()
         self._loop = asyncio.get_running_loop()
@@ -462,7 +462,6 @@ class GroupDriver:
     def _on_committed(self, effect: Committed) -> None:
         self.disk.note_committed(effect.high_watermark)
         self.notifications.committed(effect)
-        self.pending_requests.release_committed()
 
     def _on_in_doubt(self, effect: InDoubt) -> None:
         """Stop serving this group because of a fork, and record the fork for the next start."""

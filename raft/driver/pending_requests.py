@@ -3,7 +3,7 @@
 The core knows a request by its connection and a correlation number. This module finds the request
 again, encodes its answer at the request's version and sends it, with log bytes where the core says.
 
-An answer to a Fetch may be held for a moment: see `PendingRequests.respond_fetch`.
+An answer without records may be held for a moment: see `PendingRequests.respond_fetch`.
 
 Source: `raft.core.effects` (Respond, RespondFetch, ServeSnapshot); KIP-1166 (high watermark).
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -38,16 +37,11 @@ VOTER_HOLD_S: Final = 0.004
 record at a time sends its next within this time, and then a commit costs one exchange with each
 voter instead of two."""
 
-COMMIT_HOLD_S: Final = 0.02
-"""The longest that an observer's answer with records that are not committed is held for the commit.
-A commit then costs one exchange with each observer instead of two, and the observer, which can do
-nothing with a record before it is committed, knows of the commit no later."""
-
 _TICK_S: Final = 0.001  # the loop's clock may count whole milliseconds
 
 
 class _Held(NamedTuple):
-    """An answer that waits for records or a commit, at most until `due_at` (loop time)."""
+    """An answer that waits for records, at most until `due_at` (loop time)."""
 
     due_at: float
     effect: RespondFetch
@@ -132,35 +126,21 @@ class PendingRequests:
             inbound.answer(write_response(response, to))
 
     def respond_fetch(self, effect: RespondFetch) -> None:
-        """Answer a pending Fetch with records; delay an answer that is not urgent.
+        """Answer a pending Fetch with records; delay an answer without records unless a read waits.
 
-        An answer without records usually carries just a new high watermark. Under load records
-        follow at once, and one answer can carry both: half as many exchanges, and the records need
-        not wait for the next Fetch. So it leaves with the next append to a voter, with the next
-        commit to an observer, or after `VOTER_HOLD_S` or `HOLD_S`.
-
-        An answer to an observer whose records are not committed leaves with the commit, or after
-        `COMMIT_HOLD_S`.
-
-        Every answer leaves at once if a linearizable read waits, for an answer confirms the read.
+        An answer without records usually carries just a new high watermark, which is not urgent.
+        Under load records follow at once, and one answer can carry both: half as many exchanges,
+        and the records need not wait for the next Fetch. So it leaves with the next append, or
+        after `HOLD_S` to an observer, whose clients wait for it, and `VOTER_HOLD_S` to a voter. It
+        leaves at once if a linearizable read waits, for such an answer confirms the read.
         """
         inbound = self._take(effect.connection, effect.correlation)
         if inbound is None:
             return
-        if self.reads_waiting:
-            self._send_log(effect, inbound, effect.end_offset)
-        elif effect.from_offset == effect.end_offset:
-            self._hold(effect, inbound, VOTER_HOLD_S if inbound.from_voter else HOLD_S)
-        elif not inbound.from_voter and self._awaits_commit(effect):
-            self._hold(effect, inbound, COMMIT_HOLD_S)
+        if effect.from_offset == effect.end_offset and not self.reads_waiting:
+            self._hold(effect, inbound)
         else:
             self._send_log(effect, inbound, effect.end_offset)
-
-    def _awaits_commit(self, effect: RespondFetch) -> bool:
-        """Return whether the answer's records are not committed yet, and will be by this leader."""
-        high_watermark = self._quorum.log.high_watermark
-        is_announced = effect.response.high_watermark is not None
-        return is_announced and high_watermark is not None and effect.from_offset >= high_watermark
 
     def _send_log(self, effect: RespondFetch, inbound: InboundRequest, end_offset: Offset) -> None:
         try:
@@ -169,13 +149,10 @@ class PendingRequests:
             data = b""
         form = inbound.form or FetchForm(self._group.topic, self._group.topic_id)
         to = self._answer_fields(inbound, self._node_id)
-        response, high_watermark = effect.response, self._quorum.log.high_watermark
-        if response.high_watermark not in (None, high_watermark):  # held, or waiting for its turn
-            response = replace(response, high_watermark=high_watermark)
-        inbound.answer(write_fetch_response(response, to, form, memoryview(data)))
+        inbound.answer(write_fetch_response(effect.response, to, form, memoryview(data)))
 
-    def _hold(self, effect: RespondFetch, inbound: InboundRequest, longest_s: float) -> None:
-        due_at = self._loop.time() + longest_s
+    def _hold(self, effect: RespondFetch, inbound: InboundRequest) -> None:
+        due_at = self._loop.time() + (VOTER_HOLD_S if inbound.from_voter else HOLD_S)
         self.held.append(_Held(due_at, effect, inbound))
         if self._hold_timer is None or due_at < self._hold_timer_at:
             self._hold_until(due_at)
@@ -197,27 +174,13 @@ class PendingRequests:
 
     def release_held(self) -> None:
         """Send all delayed Fetch responses now, with the records appended in the meantime."""
-        self._release_each(self.held, [])
-
-    def release_appended(self) -> None:
-        """Send the voters' delayed Fetch responses, with the records just appended."""
-        voters = [held for held in self.held if held.inbound.from_voter]
-        if voters:
-            self._release_each(voters, [one for one in self.held if not one.inbound.from_voter])
-
-    def release_committed(self) -> None:
-        """Send the observers' delayed Fetch responses, with the records just committed."""
-        observers = [held for held in self.held if not held.inbound.from_voter]
-        if observers:
-            self._release_each(observers, [one for one in self.held if one.inbound.from_voter])
-
-    def _release_each(self, released: list[_Held], held: list[_Held]) -> None:
-        """Send some delayed Fetch responses, and hold the others."""
-        self.held = held
-        if not held and self._hold_timer is not None:
+        if not self.held:
+            return
+        if self._hold_timer is not None:
             self._hold_timer.cancel()
             self._hold_timer = None
-        self._release(released)
+        held, self.held = self.held, []
+        self._release(held)
 
     def _release(self, held: list[_Held]) -> None:
         end_offset = self._storage.log.log_end_offset

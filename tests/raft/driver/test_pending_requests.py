@@ -1,4 +1,4 @@
-"""An answer without records, or without committed ones, is held briefly, unless a read waits."""
+"""An answer with only a new high watermark is held briefly for records, unless a read waits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,7 @@ import pytest
 from raft.core.effects import RespondFetch
 from raft.core.messages import FetchResponse
 from raft.driver.inbound_request import InboundRequest
-from raft.driver.pending_requests import (
-    COMMIT_HOLD_S,
-    HOLD_S,
-    VOTER_HOLD_S,
-    PendingRequests,
-)
+from raft.driver.pending_requests import HOLD_S, VOTER_HOLD_S, PendingRequests
 from raft.driver.snapshot_hosting import NoSnapshots
 from raft.net import RequestHeader
 from raft.wire.fetch import FetchForm, read_fetch_response
@@ -37,11 +32,10 @@ class Story:
 
     def __init__(self) -> None:
         self.end_offset = 5
-        self.high_watermark = 5
         self.sent: list[FetchResponse] = []
         storage = SimpleNamespace(log=self, read_bytes=self.read_bytes)
         self.pending = PendingRequests(
-            node_id=NodeId(1), group=GROUP, quorum=SimpleNamespace(log=self),  # type: ignore[arg-type]
+            node_id=NodeId(1), group=GROUP, quorum=SimpleNamespace(),  # type: ignore[arg-type]
             storage=storage, snapshots=NoSnapshots(),  # type: ignore[arg-type]
             endpoints=lambda _: None,
         )  # fmt: skip
@@ -61,29 +55,24 @@ class Story:
         body = b"".join(payload)[5:]
         self.sent.append(read_fetch_response(decode_message(fetch.FetchResponse, body, VERSION)))
 
-    def fetch_and_respond(self, *, from_voter: bool = False, is_announced: bool = True) -> None:
+    def fetch_and_respond(self, *, from_voter: bool = False) -> None:
         header = RequestHeader(1, VERSION, 7, "c", True, 0)
         form = FetchForm("", GROUP.topic_id)
         inbound = InboundRequest(header, self, form, from_voter=from_voter)  # type: ignore[arg-type]
         correlation = self.pending.add(1, inbound)
-        high_watermark = Offset(5) if is_announced else None
-        response = FetchResponse(leader_id=NodeId(1), epoch=Epoch(2), high_watermark=high_watermark)
+        response = FetchResponse(leader_id=NodeId(1), epoch=Epoch(2), high_watermark=Offset(5))
         end = Offset(self.end_offset)
         self.pending.respond_fetch(RespondFetch(1, correlation, response, Offset(5), end, 10_000))
 
     def append(self) -> None:
         self.end_offset += 1
-        self.pending.release_appended()  # what `DiskWork` does after every append
-
-    def commit(self) -> None:
-        self.high_watermark = self.end_offset
-        self.pending.release_committed()  # what `GroupDriver` does after every commit
+        self.pending.release_held()  # what `DiskWork` does after every append
 
 
 def test_a_leader_delays_a_fetch_response_without_records_until_the_next_append() -> None:
     async def story() -> None:
         one = Story()
-        one.fetch_and_respond(from_voter=True)
+        one.fetch_and_respond()
         assert one.sent == []
         one.append()
         (answer,) = one.sent
@@ -161,73 +150,12 @@ def test_a_leader_delays_no_fetch_response_while_a_linearizable_read_waits() -> 
     asyncio.run(story())
 
 
-@pytest.mark.parametrize(
-    ("from_voter", "is_announced", "high_watermark"),
-    [(True, True, 5), (False, False, 5), (False, True, 6)],
-    ids=["to a voter", "before its epoch has a high watermark", "with committed records"],
-)
-def test_a_leader_sends_a_fetch_response_with_records_at_once(
-    from_voter: bool, is_announced: bool, high_watermark: int
-) -> None:
+def test_a_leader_sends_a_fetch_response_with_records_at_once() -> None:
     async def story() -> None:
         one = Story()
-        one.end_offset, one.high_watermark = 8, high_watermark
-        one.fetch_and_respond(from_voter=from_voter, is_announced=is_announced)
+        one.end_offset = 8
+        one.fetch_and_respond()
         assert one.sent[0].batches[-1].end_offset == 8
-        assert one.sent[0].high_watermark == (high_watermark if is_announced else None)
-
-    asyncio.run(story())
-
-
-def test_an_observer_gets_records_and_their_commit_in_one_fetch_response() -> None:
-    async def story() -> None:
-        one = Story()
-        one.fetch_and_respond()
-        one.append()
-        one.fetch_and_respond()
-        assert one.sent == []
-        one.commit()
-        assert len(one.sent) == 2
-        for answer in one.sent:
-            assert [batch.end_offset for batch in answer.batches] == [6]
-            assert answer.high_watermark == 6
-
-    asyncio.run(story())
-
-
-def test_a_commit_releases_no_fetch_response_to_a_voter() -> None:
-    async def story() -> None:
-        one = Story()
-        one.fetch_and_respond(from_voter=True)
-        one.fetch_and_respond()
-        one.commit()
-        assert (len(one.sent), len(one.pending.held)) == (1, 1)
-
-    asyncio.run(story())
-
-
-def test_an_observer_gets_records_whose_commit_takes_long_after_the_maximum_delay() -> None:
-    async def story() -> None:
-        one, loop = Story(), HandLoop()
-        one.pending._loop = loop  # type: ignore[assignment]
-        one.append()
-        one.fetch_and_respond()
-        assert one.sent == []
-        assert loop.ring() == pytest.approx(COMMIT_HOLD_S)
-        (answer,) = one.sent
-        assert answer.batches[-1].end_offset == 6
-        assert answer.high_watermark == 5
-
-    asyncio.run(story())
-
-
-def test_a_linearizable_read_releases_records_that_await_their_commit() -> None:
-    async def story() -> None:
-        one = Story()
-        one.append()
-        one.fetch_and_respond()
-        one.pending.release_held()  # what `GroupDriver.request_read` does
-        assert one.sent[0].batches[-1].end_offset == 6
 
     asyncio.run(story())
 

@@ -19,8 +19,9 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import msgspec
 from crc32c import crc32c
 
 from raft.net import Frame, RequestHeader
@@ -34,11 +35,12 @@ from records.batch import (
     MAGIC,
     TRANSACTIONAL,
 )
+from records.codec import encode_message
 from records.codegen import uvarint
 from records.compression import Buffer
 from records.rpc.produce import ProduceRequest
 
-MAX_TEMPLATES: Final = 16
+MAX_TEMPLATES: Final = 48  # of 16 clients, whose records' lengths take one to three bytes
 
 _NOT_PLAIN: Final = COMPRESSION_MASK | CONTROL | TRANSACTIONAL
 _LEAST_RECORD_BYTES: Final = 7
@@ -70,18 +72,31 @@ def success_of(before: bytes, after: bytes) -> Success:
 
 @dataclass(slots=True)
 class _Template:
-    """The bytes of a request except its correlation id, the length of its records, and these."""
+    """The bytes of a request except its correlation id, its records and their length."""
 
     start: bytes  # api key and version
     middle: bytes  # from the client id to the length of the records
     tail: bytes
     success: Success = field(compare=False)
-    encode_length: Callable[[int], bytes]  # the length of the records, as the request has it
+    encode_length: Callable[[int], bytes]  # of the records
     records_at: int  # in the frame
     least_bytes: int  # of a frame that `unpack` can read
     unpack: Callable[[Buffer], tuple[bytes, int, bytes, bytes, int, int, int, int, int, int]] = (
         field(compare=False)
     )  # start, correlation id, middle, length of the records, and what `_CHECKED` says
+
+
+def _bytes_before_length(request: ProduceRequest, version: int, end: bytes) -> bytes | None:
+    """Return the encoded request up to the length of its records; None if it has unknown tags.
+
+    Args:  end: the encoded length of no records, and all that follows it.
+    """
+    replace: Any = msgspec.structs.replace  # its types know no messages
+    (topic,) = request.topic_data
+    (partition,) = topic.partition_data
+    topic = replace(topic, partition_data=(replace(partition, records=b""),))
+    encoded = encode_message(replace(request, topic_data=(topic,)), version)
+    return encoded[: -len(end)] if encoded.endswith(end) else None
 
 
 @lru_cache(maxsize=4096)
@@ -103,14 +118,21 @@ class RequestTemplates:
     def learn(
         self, header: RequestHeader, request: ProduceRequest, body: Frame, success: Success
     ) -> None:
-        """Keep the bytes around a decoded Produce request's records, to match later requests."""
+        """Keep the bytes around a decoded Produce request's records, to match later requests.
+
+        A request that is encoded in another way than we encode it is not kept: what stands where
+        its records should end could be something else.
+        """
         records = request.topic_data[0].partition_data[0].records
-        tail = _NO_TAGS if header.flexible else b""
-        if records is None or bytes(body[len(body) - len(tail) :]) != tail:
+        if records is None:
             return
+        tail = _NO_TAGS if header.flexible else b""
         encode_length = _compact_length if header.flexible else _int32_length
-        length_bytes = len(encode_length(len(records)))
-        before = bytes(body[: len(body) - len(tail) - len(records) - length_bytes])
+        before = _bytes_before_length(request, header.api_version, encode_length(0) + tail)
+        length = encode_length(len(records))
+        if before is None or body != b"".join((before, length, records, tail)):
+            return
+        length_bytes = len(length)
         middle = header_tail(header.client_id, flexible=header.flexible) + before
         form = struct.Struct(f">4si{len(middle)}s{length_bytes}s{_CHECKED}")
         template = _Template(

@@ -11,6 +11,7 @@ from raft.net import RequestHeader, parse_request_header, request_header
 from raft.net.header import RequestKind
 from records.batch_writer import build_value_batch
 from records.codec import decode_message, encode_message
+from records.codegen import uvarint
 from records.rpc.produce import ProduceRequest
 
 SUCCESS = success_of(b"before", b"after")
@@ -95,6 +96,29 @@ def test_a_produce_frame_whose_batch_claims_another_length_matches_no_request_te
     at = frame.index(records) + 8
     claimed = frame[:at] + length.to_bytes(4, "big", signed=True) + frame[at + 4 :]
     assert learnt(frame).match(claimed) is None
+
+
+def test_no_template_is_made_of_a_request_in_another_encoding_than_ours() -> None:
+    """The end of its records is elsewhere: a frame could match that cannot be decoded."""
+    frame = frame_of([b"z" * 200], version=9, correlation_id=1)
+    _, request, body = parsed(frame)
+    records = bytes(request.topic_data[0].partition_data[0].records or b"")
+    at = frame.index(records)
+    assert body.endswith(records + b"\0\0\0")
+    others = {
+        "a length of three bytes": frame[: at - 1] + bytes([frame[at - 1] | 0x80, 0]) + frame[at:],
+        "an unknown tagged field of zeros": frame[:-1] + bytes([1, 99, 5]) + bytes(5),
+        "a number of tags in two bytes": frame[:-3] + b"\x80\0\0\0",
+        "its own records in a tagged field": (
+            frame[:-1] + bytes([1, 99]) + uvarint(len(records) + 5) + frame[at - 2 :]
+        ),
+    }
+    for what, other in others.items():
+        assert parsed(other)[1].topic_data[0].partition_data[0].records == records, what
+        templates = learnt(other)
+        assert templates.match(other) is None, what
+        assert templates.match(frame) is None, what
+    assert learnt(frame).match(frame) is not None
 
 
 def test_a_produce_frame_with_a_changed_byte_matches_a_template_only_in_ignored_fields() -> None:

@@ -37,7 +37,6 @@ from snapshot.scheduling import NotHostedError, SnapshotScheduler
 from snapshot.store import SnapshotStore
 
 READ_BYTES: Final = 256 * 1024
-CLOCK_BYTES: Final = 4_096  # applied between two looks at the clock
 TICK_S: Final = 1.0  # between two checks of the policy while nothing is committed
 _TOO_SHORT_MS: Final = 0.1  # a loading slice this short is waiting for the disk
 
@@ -277,7 +276,6 @@ class MachineHost(SnapshotScheduler):
         """
         self._unapplied = b""
         now_ms = self._loop.now_ms
-        looked_at = 0  # the position where the clock was looked at
         for batch in iter_batches(data):
             header, view = batch.header, batch.view
             base_offset = header[0]
@@ -288,12 +286,8 @@ class MachineHost(SnapshotScheduler):
             yield batch
             self._cursor = Offset(end_offset)
             self._bytes_since += len(view)
-            position = batch.position + len(view)
-            if position - looked_at < CLOCK_BYTES:
-                continue
-            looked_at = position
             if now_ms() >= until_ms:
-                self._unapplied = memoryview(data)[position:]
+                self._unapplied = memoryview(data)[batch.position + len(view) :]
                 self._unapplied_from = self._cursor
                 return
 

@@ -183,9 +183,12 @@ class PendingRequests:
         self._release(held)
 
     def _release(self, held: list[_Held]) -> None:
+        """Send delayed responses with the records that are there now; to an observer, committed."""
         end_offset = self._storage.log.log_end_offset
+        committed = self._quorum.log.high_watermark or Offset(0)
         for _, effect, inbound in held:
-            self._send_log(effect, inbound, end_offset)
+            end = end_offset if inbound.from_voter else max(effect.from_offset, committed)
+            self._send_log(effect, inbound, min(end, end_offset))
 
     def serve_snapshot(self, effect: ServeSnapshot) -> None:
         """Start to read a snapshot for a FetchSnapshot that the Raft core has accepted."""

@@ -32,10 +32,11 @@ class Story:
 
     def __init__(self) -> None:
         self.end_offset = 5
+        self.high_watermark = 5
         self.sent: list[FetchResponse] = []
         storage = SimpleNamespace(log=self, read_bytes=self.read_bytes)
         self.pending = PendingRequests(
-            node_id=NodeId(1), group=GROUP, quorum=SimpleNamespace(),  # type: ignore[arg-type]
+            node_id=NodeId(1), group=GROUP, quorum=SimpleNamespace(log=self),  # type: ignore[arg-type]
             storage=storage, snapshots=NoSnapshots(),  # type: ignore[arg-type]
             endpoints=lambda _: None,
         )  # fmt: skip
@@ -72,12 +73,27 @@ class Story:
 def test_a_leader_delays_a_fetch_response_without_records_until_the_next_append() -> None:
     async def story() -> None:
         one = Story()
-        one.fetch_and_respond()
+        one.fetch_and_respond(from_voter=True)
         assert one.sent == []
         one.append()
         (answer,) = one.sent
         assert answer.high_watermark == 5
         assert [batch.end_offset for batch in answer.batches] == [6]
+
+    asyncio.run(story())
+
+
+def test_a_delayed_fetch_response_to_an_observer_has_committed_records_only() -> None:
+    async def story() -> None:
+        one = Story()
+        one.fetch_and_respond()
+        one.append()
+        assert one.sent[0].batches == ()
+        one = Story()
+        one.fetch_and_respond()
+        one.end_offset, one.high_watermark = 9, 8
+        one.append()
+        assert one.sent[0].batches[-1].end_offset == 8
 
     asyncio.run(story())
 

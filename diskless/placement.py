@@ -27,15 +27,28 @@ MAX_REMEMBERED: Final = 100_000
 _HINT: Final = re.compile(r"(?:^|[,;])\s*(?:diskless_az|esker_rack)=([^,;]*)")
 
 
-@lru_cache(maxsize=1_000)  # asked for every Produce and Fetch, mostly of the same few clients
+SHORT_ID: Final = 256
+"""Characters of a client id whose rack is remembered; a stranger may send ids of 32 KiB."""
+
+
 def rack_hint(client_id: str | None) -> str | None:
     """Return the rack that a client id names, or None if the client id names no rack.
 
     >>> rack_hint("orders,diskless_az=eu-1a"), rack_hint("esker_rack=eu-1b"), rack_hint("orders")
     ('eu-1a', 'eu-1b', None)
     """
-    match = _HINT.search(client_id or "")
+    if not client_id or len(client_id) > SHORT_ID:
+        return _find_hint(client_id or "")
+    return _remembered_hint(client_id)
+
+
+def _find_hint(client_id: str) -> str | None:
+    match = _HINT.search(client_id)
     return (match[1].strip() or None) if match else None
+
+
+_remembered_hint: Final = lru_cache(maxsize=1_000)(_find_hint)
+"""Asked for every Produce and Fetch, mostly of the same few clients."""
 
 
 class Redirects:

@@ -8,10 +8,10 @@ objects in a directory; librdkafka with default settings, each client a process.
 - cold: 12 partitions of 1 KiB records are merged (`esker spark merge`), and a broker that has
   neither objects in memory nor local segments serves one consumer from offset 0: librdkafka's with
   fetch.queue.backoff.ms=10, because by default it waits a second whenever 64 MB are not consumed;
-  and a client that only receives, with the same Fetches (`bench.consuming`). Their peer reads the same
-  objects one after the other, 1 MiB at a time. Before each of the three the kernel's page cache is
-  emptied, if this user may do that, and the broker is started again. Each client then reads once
-  more, from what the broker and the kernel have in memory by then.
+  and a client that only receives, with the same Fetches (`bench.consuming`). Their peer reads the
+  same objects one after the other, 1 MiB at a time. Before each of the three the kernel's page
+  cache is emptied, if this user may do that, and the broker is started again. Each client then
+  reads once more, from what the broker and the kernel have in memory by then.
 - backfill: a producer sends 1 MB/s to a second topic through that broker. Its delivery times are
   taken without and with a consumer that reads the first topic again and again from offset 0; and,
   to tell the broker's part from the machine's, with the same consumer at the other broker.

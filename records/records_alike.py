@@ -20,18 +20,18 @@ from typing import Final
 FEWEST_ALIKE: Final = 4
 """Fewer records are checked faster one by one: 0.5 us each, against 1.5 us for all."""
 
-MOST_ALIKE: Final = 1 << 14
-"""One more than the greatest offset delta that is checked here."""
+OFFSET_DELTAS_END: Final = 1 << 14
+"""The end of the offset deltas that are checked here, exclusive."""
 
 _SEVEN_BITS: Final = bytes(range(0, 0x80, 2))  # of doubled deltas: these are their varints below 64
-_LOW: Final = bytes(byte | 0x80 for byte in _SEVEN_BITS) * (MOST_ALIKE // 64)
+_LOW: Final = bytes(byte | 0x80 for byte in _SEVEN_BITS) * (OFFSET_DELTAS_END // 64)
 _HIGH: Final = b"".join(bytes([byte]) * 64 for byte in range(128))
-_MIDDLE: Final = bytes(byte | 0x80 for byte in _HIGH) * (MOST_ALIKE // 8_192)
-_TOP: Final = b"".join(bytes([byte]) * 8_192 for byte in range(MOST_ALIKE // 8_192))
+_MIDDLE: Final = bytes(byte | 0x80 for byte in _HIGH) * (OFFSET_DELTAS_END // 8_192)
+_TOP: Final = b"".join(bytes([byte]) * 8_192 for byte in range(OFFSET_DELTAS_END // 8_192))
 _GROUPS: Final[tuple[tuple[int, tuple[bytes, ...]], ...]] = (
     (64, (_SEVEN_BITS,)),
     (8_192, (_LOW, _HIGH)),
-    (MOST_ALIKE, (_LOW, _MIDDLE, _TOP)),
+    (OFFSET_DELTAS_END, (_LOW, _MIDDLE, _TOP)),
 )
 """The exclusive end of each group of offset deltas; the first, second and third byte of their
 varints, each from offset delta 0 on."""
@@ -45,7 +45,7 @@ def check_alike(data: bytes, position: int, first: int, stop: int) -> tuple[int,
              delta's, no headers, keys below 64 and records below 8,192 bytes, and timestamp deltas
              from 0 to 63.
     """
-    if stop > MOST_ALIKE:
+    if stop > OFFSET_DELTAS_END:
         return None
     least, greatest = 63, 0
     for bound, offset_deltas in _GROUPS:

@@ -80,7 +80,7 @@ SETTINGS: Final = (
         "socket.send.buffer.bytes",
         integer(-1, 2**31 - 1),
         Limits().send_buffer_bytes,
-        "Bytes of responses that the kernel keeps for each connection; -1: as many as it likes.",
+        "Bytes of responses that the kernel keeps for each connection, about; -1 or 0: its choice.",
     ),
     Setting(
         "max.connections",

@@ -45,8 +45,8 @@ class Limits:
     """Answers that a peer has not read; past that, its requests are not read either."""
 
     send_buffer_bytes: int | None = 262_144
-    """socket.send.buffer.bytes: what the kernel keeps of a connection's answers; None: its choice,
-    up to 4 MiB, and one `send` of so much takes milliseconds, in which nobody else is served."""
+    """socket.send.buffer.bytes: about what the kernel keeps of a connection's answers; None: its
+    choice, mostly 4 MiB. One `send` of so much takes milliseconds, and other requests wait."""
 
     idle_ms: int = 600_000
     """connections.max.idle.ms: the longest without a byte received or an answer due."""

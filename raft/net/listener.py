@@ -123,21 +123,20 @@ class Listener:
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
         for each in server.sockets:
-            with socket.socket(
-                fileno=os.dup(each.fileno())
-            ) as listening:  # uvloop's has no options
-                self._limit_send_buffers(listening)
+            self._limit_send_buffers(each.fileno())
         for listening in inherited:
-            self._limit_send_buffers(listening)
+            self._limit_send_buffers(listening.fileno())
             further = await loop.create_server(self._accept, sock=listening, backlog=backlog)
             self._servers.append(further)
         self._schedule_sweep()
 
-    def _limit_send_buffers(self, listening: socket.socket) -> None:
-        """Set the size of the send buffers of the connections that a socket will accept."""
+    def _limit_send_buffers(self, descriptor: int) -> None:
+        """Set the size of the send buffers of the connections that a socket accepts from now on."""
         size_bytes = self.limits.send_buffer_bytes
         if size_bytes is not None:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size_bytes)
+            # uvloop's own socket objects have no options
+            with socket.socket(fileno=os.dup(descriptor)) as listening:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size_bytes)
 
     def _accept(self) -> ServerConnection | ServerTls:
         """Return the asyncio protocol object of an accepted connection."""

@@ -10,7 +10,7 @@ from records import record_checks
 from records.batch import Batch, read_batch, records_of
 from records.batch_writer import build_batch
 from records.record_checks import SLICE_RECORDS, check_records
-from records.records_alike import FEWEST_ALIKE, MOST_ALIKE, check_alike
+from records.records_alike import FEWEST_ALIKE, OFFSET_DELTAS_END, check_alike
 from tests.examples import examples, first_seed
 from tests.records.test_record_checks import NOW, by_loop, damaged
 
@@ -94,7 +94,7 @@ def alike_records(count: int, size: int = 3) -> Batch:
     return read_batch(bytes(build_batch(records, base_offset=0, leader_epoch=-1)))
 
 
-@pytest.mark.parametrize("count", [65, 66, 8_192, 8_193, MOST_ALIKE])
+@pytest.mark.parametrize("count", [65, 66, 8_192, 8_193, OFFSET_DELTAS_END])
 def test_records_with_longer_offset_deltas_are_checked_in_groups(count: int) -> None:
     random = Random(count)
     body = bytes(records_of(alike_records(count)))
@@ -110,8 +110,8 @@ def test_records_with_longer_offset_deltas_are_checked_in_groups(count: int) -> 
 
 
 def test_one_more_offset_delta_than_the_tables_have_is_not_checked_at_once() -> None:
-    body = bytes(records_of(alike_records(MOST_ALIKE + 1)))
-    assert check_alike(body, 0, 0, MOST_ALIKE + 1) is None
+    body = bytes(records_of(alike_records(OFFSET_DELTAS_END + 1)))
+    assert check_alike(body, 0, 0, OFFSET_DELTAS_END + 1) is None
 
 
 @pytest.mark.parametrize(("first", "stop"), [(10, 20), (60, 70), (100, 300), (8_100, 8_300)])

@@ -52,7 +52,7 @@ def test_a_network_client_receives_the_response_to_its_request(on_loop):
 
 
 @pytest.mark.parametrize("inherits", [False, True], ids=["own socket", "inherited socket"])
-def test_the_kernel_keeps_only_so_much_of_a_connection_s_responses(on_loop, inherits):
+def test_a_listener_s_connections_have_its_send_buffer_size(on_loop, inherits):
     async def main():
         seen: list[int] = []
 

@@ -57,14 +57,16 @@ def check_records(batch: Batch, body: memoryview) -> tuple[int, int]:
     if count * MIN_RECORD_BYTES > len(body):
         raise ValueError(f"{count} records in {len(body)} bytes")
     data = bytes(body)  # indexed twice as fast as a view
+    if FEWEST_ALIKE <= count <= SLICE_RECORDS:
+        alike = check_alike(data, 0, 0, count)
+        if alike is not None and alike[2] == len(data):
+            return header.base_timestamp + alike[0], header.base_timestamp + alike[1]
     position = 0
     earliest, latest = 1 << 64, -(1 << 64)
     for first in range(0, count, SLICE_RECORDS):
         stop = min(first + SLICE_RECORDS, count)
         checked = None
-        if stop - first >= FEWEST_ALIKE:
-            checked = check_alike(data, position, first, stop)
-        if checked is None and _check_columns is not None and stop - first >= FEW_RECORDS:
+        if _check_columns is not None and stop - first >= FEW_RECORDS:
             checked = _check_columns(data, position, first, stop)
         least, greatest, position = checked or _check_each(data, position, first, stop)
         earliest, latest = min(earliest, least), max(latest, greatest)

@@ -415,13 +415,14 @@ class ProduceService:
             produced.settle_all(refusal)
         else:
             image = self._cluster.image
+            writers: dict[int, Writer | None] = {}
             for sent_topic, (name, topic_id, awaited) in zip(
                 produced.request.topic_data, produced.topics, strict=True
             ):
                 topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
                 for partition, sent in zip(awaited, sent_topic.partition_data, strict=True):
                     if partition.outcome is None:
-                        self._append(image, topic, partition, sent.records)
+                        self._append(image, topic, partition, sent.records, writers)
         for outcome in produced.errors:
             self.counters.refused[int(outcome.error)] += 1
         produced.finish_taking()
@@ -442,8 +443,12 @@ class ProduceService:
         topic: TopicImage | None,
         awaited: AwaitedPartition,
         records: bytes | memoryview | None,
+        writers: dict[int, Writer | None],
     ) -> None:
-        """Pass a partition's batch to its writer, or set the partition's error."""
+        """Pass a partition's batch to its writer, or set the partition's error.
+
+        Args:  writers: of the request's batches so far, by coordinator partition.
+        """
         if topic is None:
             by_id = awaited.request.by_id
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -477,7 +482,10 @@ class ProduceService:
             return
         if outcome.batch.header.is_transactional and not self._has_proof(topic, awaited):
             return
-        writer = self._writer(topic.coordinator(awaited.index))
+        coordinator = topic.coordinator(awaited.index)
+        if coordinator not in writers:
+            writers[coordinator] = self._writer(coordinator)
+        writer = writers[coordinator]
         if writer is None:
             text = "this broker may not write now: it is starting, closing or fenced"
             awaited.settle(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))

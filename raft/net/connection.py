@@ -408,9 +408,8 @@ class ServerConnection(asyncio.BufferedProtocol):
                 reply = waiting.popleft()
                 reply._sent = True
                 released += reply._request_bytes
-                payload = reply._payload
-                if payload is not None:
-                    out_bytes += self._append(payload)
+                if reply._payload is not None:
+                    out_bytes += self._append(reply._payload)
         finally:
             self._in_flight_bytes -= released
             self._out_bytes += out_bytes
@@ -429,8 +428,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Append a response to the output buffers, and return its size in bytes."""
         if type(payload) is bytes:
             size = len(payload)
-            prefix = SHORT_LENGTHS[size] if size <= COPY_BYTES else length_prefix(size)
-            self._out += (prefix, payload)
+            self._out += (length_prefix(size), payload)
             return size
         parts = payload if isinstance(payload, tuple | list) else (payload,)
         size = sum(map(len, parts))

@@ -46,6 +46,7 @@ _NOT_PLAIN: Final = COMPRESSION_MASK | CONTROL | TRANSACTIONAL
 _LEAST_RECORD_BYTES: Final = 7
 _NO_TAGS: Final = b"\x00\x00\x00"  # of partition, topic and request
 _start: Final = struct.Struct(">hh").pack
+_int32_length: Final = struct.Struct(">i").pack
 _CHECKED: Final = "8xi4xbIhi30xi"
 """The fields of a batch's header that are compared: length, magic, CRC, attributes, last offset
 delta and record count, at their places in `records.batch.HEADER`."""
@@ -102,11 +103,6 @@ def _bytes_before_length(request: ProduceRequest, version: int, end: bytes) -> b
 @lru_cache(maxsize=4096)
 def _compact_length(size_bytes: int) -> bytes:
     return uvarint(size_bytes + 1)
-
-
-@lru_cache(maxsize=4096)
-def _int32_length(size_bytes: int) -> bytes:
-    return struct.pack(">i", size_bytes)
 
 
 class RequestTemplates:

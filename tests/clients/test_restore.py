@@ -171,8 +171,8 @@ def test_an_old_cluster_that_is_alive_during_a_restore_stops_and_deletes_nothing
         old.stop(survivor)
         sources = set_aside(old, survivor)
         before = stored(old)
-        # librdkafka waits for the controller of its last Metadata response: if that was the
-        # stopped broker, it asks nobody else while another connection is open. So: a new client.
+        # The first client would wait a minute if its last Metadata response named the stopped
+        # broker as the controller: librdkafka does not ask the other broker. A new client does.
         Confluent(old.bootstrap).delete_topic(TOPIC)
         old.signal(forgotten, signal.SIGSTOP)
 

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.controller.placement import PlacedBroker, is_known, leader, preferred_brokers
-from diskless.placement import MAX_REMEMBERED, REDIRECT_PAUSE_S, Redirects, rack_hint
+from diskless import placement
+from diskless.placement import (
+    MAX_REMEMBERED,
+    REDIRECT_PAUSE_S,
+    SHORT_ID,
+    Redirects,
+    rack_hint,
+)
 
 RACKS = ("a", "b", "c", None)
 brokers = st.lists(
@@ -89,6 +96,15 @@ def test_the_rack_of_a_client_is_read_from_its_client_id(
     client_id: str | None, rack: str | None
 ) -> None:
     assert rack_hint(client_id) == rack
+
+
+def test_the_rack_of_a_long_client_id_is_found_and_not_remembered() -> None:
+    placement._remembered_hint.cache_clear()
+    for length, remembered in ((SHORT_ID, 1), (SHORT_ID + 1, 1), (32_767, 1)):
+        client_id = "esker_rack=eu-1b," + "x" * (length - 17)
+        assert len(client_id) == length
+        assert rack_hint(client_id) == "eu-1b"
+        assert placement._remembered_hint.cache_info().currsize == remembered
 
 
 def test_leader_placement_distinguishes_an_unknown_client_rack_from_no_rack() -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
@@ -416,13 +416,21 @@ class ProduceService:
         else:
             image = self._cluster.image
             writers: dict[int, Writer | None] = {}
-            for sent_topic, (name, topic_id, awaited) in zip(
+            for sent_topic, (name, topic_id, partitions) in zip(
                 produced.request.topic_data, produced.topics, strict=True
             ):
                 topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
-                for partition, sent in zip(awaited, sent_topic.partition_data, strict=True):
-                    if partition.outcome is None:
-                        self._append(image, topic, partition, sent.records, writers)
+                batches = [
+                    (awaited, sent.records)
+                    for awaited, sent in zip(partitions, sent_topic.partition_data, strict=True)
+                    if awaited.outcome is None
+                ]
+                if topic is None or topic.is_internal:
+                    refusal = _refusal_of_topic(topic, by_id=produced.by_id)
+                    for awaited, _ in batches:
+                        awaited.settle(refusal)
+                else:
+                    self._append(image, topic, batches, writers)
         for outcome in produced.errors:
             self.counters.refused[int(outcome.error)] += 1
         produced.finish_taking()
@@ -440,69 +448,76 @@ class ProduceService:
     def _append(
         self,
         image: MetadataImage,
-        topic: TopicImage | None,
-        awaited: AwaitedPartition,
-        records: bytes | memoryview | None,
+        topic: TopicImage,
+        batches: Iterable[tuple[AwaitedPartition, bytes | memoryview | None]],
         writers: dict[int, Writer | None],
     ) -> None:
-        """Pass a partition's batch to its writer, or set the partition's error.
+        """Pass a topic's batches to their writers, or set their partitions' errors.
 
         Args:  writers: of the request's batches so far, by coordinator partition.
         """
-        if topic is None:
-            by_id = awaited.request.by_id
-            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            awaited.settle(AppendResult(code, "this broker knows no such topic"))
-            return
-        if topic.is_internal:
-            text = f"{topic.name} belongs to the cluster itself"
-            awaited.settle(AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, text))
-            return
+        rules, now_ms = self._rules_for(image, topic), self._now_ms()
+        batch_count = record_count = size_bytes = 0
+        for awaited, sent in batches:
+            accepted = self._accepted(topic, awaited, sent, rules, now_ms)
+            if accepted is None:
+                continue
+            coordinator = topic.coordinator(awaited.index)
+            if coordinator not in writers:
+                writers[coordinator] = self._writer(coordinator)
+            writer = writers[coordinator]
+            if writer is None:
+                text = "this broker may not write now: it is starting, closing or fenced"
+                awaited.settle(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))
+                continue
+            batch_count += 1
+            record_count += accepted.batch.header.record_count
+            size_bytes += len(accepted.batch.view)
+            awaited.request.count_append()
+            writer.append(
+                topic.topic_id,
+                awaited.index,
+                accepted,
+                append_time=rules.log_append_time,
+                waiter=awaited,
+                proof=awaited.proof,
+            )
+        if batch_count:
+            self.counters.batches += batch_count
+            self.counters.records += record_count
+            self._traffic.records_in[topic.topic_id] += record_count
+            self._traffic.bytes_in[topic.topic_id] += size_bytes
+
+    def _accepted(
+        self,
+        topic: TopicImage,
+        awaited: AwaitedPartition,
+        records: bytes | memoryview | None,
+        rules: TopicRules,
+        now_ms: int,
+    ) -> Accepted | None:
+        """Return a partition's validated batch, or set the partition's error and return None."""
         if awaited.index not in topic.partitions:
             text = f"{topic.name} has no partition {awaited.index}"
             awaited.settle(AppendResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
-            return
-        destination = awaited.request.destination
+            return None
+        request = awaited.request
+        destination = request.destination
         if destination is not None:
             there = destination.broker_elsewhere(topic.topic_id, awaited.index)
             if there is not None:
                 text = f"broker {there} leads {topic.name}-{awaited.index} now"
                 awaited.settle(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))
-                return
-        rules = self._rules_for(image, topic)
+                return None
         outcome = awaited.validated or validate(
-            records,
-            awaited.request.version,
-            rules,
-            self._now_ms(),
-            awaited.request.decompression,
+            records, request.version, rules, now_ms, request.decompression
         )
         if isinstance(outcome, Refusal):
             awaited.settle(outcome)
-            return
+            return None
         if outcome.batch.header.is_transactional and not self._has_proof(topic, awaited):
-            return
-        coordinator = topic.coordinator(awaited.index)
-        if coordinator not in writers:
-            writers[coordinator] = self._writer(coordinator)
-        writer = writers[coordinator]
-        if writer is None:
-            text = "this broker may not write now: it is starting, closing or fenced"
-            awaited.settle(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))
-            return
-        self.counters.batches += 1
-        self.counters.records += outcome.batch.header.record_count
-        self._traffic.records_in[topic.topic_id] += outcome.batch.header.record_count
-        self._traffic.bytes_in[topic.topic_id] += len(outcome.batch.view)
-        awaited.request.count_append()
-        writer.append(
-            topic.topic_id,
-            awaited.index,
-            outcome,
-            append_time=rules.log_append_time,
-            waiter=awaited,
-            proof=awaited.proof,
-        )
+            return None
+        return outcome
 
     @staticmethod
     def _has_proof(topic: TopicImage, awaited: AwaitedPartition) -> bool:
@@ -529,6 +544,15 @@ class ProduceService:
         if rules is None:
             rules = self._rules[topic.topic_id] = TopicRules.of(image, topic.name)
         return rules
+
+
+def _refusal_of_topic(topic: TopicImage | None, *, by_id: bool) -> AppendResult:
+    """Return the error of a topic that is unknown (None) or internal."""
+    if topic is None:
+        code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return AppendResult(code, "this broker knows no such topic")
+    text = f"{topic.name} belongs to the cluster itself"
+    return AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
 
 
 def _batches(request: ProduceRequest) -> Iterator[bytes | memoryview | None]:

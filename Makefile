@@ -105,16 +105,18 @@ RANDOM_TESTS = $(shell grep -rlE --include='test_*.py' 'from tests.(examples|liv
 soak: java ## long random tests, then fresh schedules of the simulation until Ctrl-C
 	@failed=0; export ESKER_FIRST_SEED=$${ESKER_FIRST_SEED:-$$(date +%s)}; \
 	echo "Seeds: each run draws new ones. What fails names its own, and the command that repeats it."; \
-	echo "== 1 of 4: all tests that are too long for make test"; \
+	echo "== 1 of 5: all tests that are too long for make test"; \
 	$(call run_tests,-v -n $(TEST_WORKERS),soak and not spark) || failed=1; \
-	echo "== 2 of 4: those of them that need Spark"; \
+	echo "== 2 of 5: those of them that need Spark"; \
 	$(call run_tests,-v,soak and spark) || failed=1; \
+	echo "== 3 of 5: the table of clients, with two brokers of one properties file"; \
+	( export ESKER_HOSTED=1; $(call run_tests,tests/clients/test_table.py,not soak) ) || failed=1; \
 	export ESKER_EXAMPLES=$${ESKER_EXAMPLES:-5}; \
-	echo "== 3 of 4: random tests of make test, other lives and more of them:" \
+	echo "== 4 of 5: random tests of make test, other lives and more of them:" \
 		"ESKER_FIRST_SEED=$$ESKER_FIRST_SEED ESKER_EXAMPLES=$$ESKER_EXAMPLES"; \
 	$(call run_tests,-n $(TEST_WORKERS) --dist worksteal --timeout 3600 $(RANDOM_TESTS),not soak and not spark) || failed=1; \
 	test $$failed = 0 || echo "SOME FAILED, see above."; \
-	echo "== 4 of 4: schedule after schedule of the simulation, until Ctrl-C"; \
+	echo "== 5 of 5: schedule after schedule of the simulation, until Ctrl-C"; \
 	$(BIN)/python -m tests.simulation --soak || failed=1; \
 	exit $$failed
 

@@ -8,7 +8,11 @@ of objects, `store` has neither and reads the store for each Fetch. librdkafka c
 default settings, one at a time and five at once, each a process that names its broker's rack, read
 a topic of 12 partitions with 1 KiB records from its beginning. Before that the topic is read until
 the segments hold all of it. With --kafka one node of Apache Kafka, warm, takes its turn in the same
-run. Figures are MB/s of all consumers, CPU seconds of the broker a GB, and the GETs of the reading.
+run. Figures are MB/s of all consumers, CPU seconds of the broker a GB, the GETs of the reading, and
+the median of the rounds' ratios to Kafka's rate.
+
+The cluster may merge the topic's objects meanwhile. Segments of the former objects serve no more,
+so a round after that has GETs.
 
 Must (issue 21): 1.0 times as fast as Kafka, for one consumer and for five.
 """
@@ -41,6 +45,7 @@ TOPIC: Final = "t"
 PARTITIONS: Final = 12
 RECORD_BYTES: Final = 1_024
 SEGMENTS: Final = "segments"
+KAFKA: Final = "kafka"
 RACKS: Final = (SEGMENTS, "memory", "store")
 
 
@@ -98,7 +103,7 @@ def servers(stack: ExitStack, home: Path, *, kafka: bool) -> Iterator[Server]:
         yield Server(rack, cluster.bootstrap, (pid,), (places[broker], pid))
     if kafka:
         node = stack.enter_context(apache_kafka_node(WarmKafka(fetch()), home / "kafka"))
-        yield Server("kafka", f"127.0.0.1:{node.ports['PLAINTEXT']}", (node.process.pid,))
+        yield Server(KAFKA, f"127.0.0.1:{node.ports['PLAINTEXT']}", (node.process.pid,))
 
 
 def warm(server: Server, records: int) -> None:
@@ -170,9 +175,17 @@ def compare(found: list[Server], readers: int, records: int, rounds: int) -> Non
     for name in rates:
         print(
             f"{readers} consumers  {name:10}{statistics.median(rates[name]):8.1f} MB/s"
-            f"{statistics.median(cpu[name]):8.2f} CPU s/GB{gets[name] / rounds:10.0f} GETs",
+            f"{statistics.median(cpu[name]):8.2f} CPU s/GB{gets[name] / rounds:10.0f} GETs"
+            + (ratio_text(rates[name], rates[KAFKA]) if KAFKA in rates and name != KAFKA else ""),
             flush=True,
         )
+
+
+def ratio_text(ours: list[float], kafkas: list[float]) -> str:
+    """Return the median of the rounds' ratios to Kafka's rates, and their range, as words."""
+    ratios = sorted(our / kafka for our, kafka in zip(ours, kafkas, strict=True))
+    median = statistics.median(ratios)
+    return f"    {median:.2f} of Kafka's rate ({ratios[0]:.2f}-{ratios[-1]:.2f})"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Source: docs/design/local-segments.md#files.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ from diskless.fetch.local_segments.format import (
     parse_directory_name,
     parse_segment_name,
 )
-from diskless.fetch.local_segments.segment import Segment, load
+from diskless.fetch.local_segments.segment import Segment, load, open_file
 from raft.segments.errors import CorruptFileError
 from raft.segments.files import RealFileSystem
 from raft.segments.properties import MetaProperties, read_meta_properties
@@ -91,7 +92,7 @@ def _describe(segment: Segment, *, verify: bool) -> DescribedSegment:
     missing = sum(later.first_offset - entry.last_offset - 1 for entry, later in pairwise(ranges))
     damaged = 0
     if verify:
-        with segment.file(LOG_SUFFIX).open("rb") as log:
+        with os.fdopen(open_file(segment.file(LOG_SUFFIX)), "rb") as log:
             for entry in ranges:
                 log.seek(entry.position)
                 damaged += crc32c(log.read(entry.size_bytes)) != entry.crc

@@ -11,7 +11,9 @@ Source: docs/design/local-segments.md#files.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,6 +40,28 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLL
 _OLD: Final = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _NO_WAIT: Final = getattr(os, "RWF_NOWAIT", None)  # Linux
+
+
+def open_file(path: Path, flags: int = _READ) -> int:
+    """Open a segment's file, and return its descriptor.
+
+    Raises:  FileNotFoundError, also if something else is in its place: a link, a directory, or a
+             FIFO, which would block whoever opens it. OSError.
+    """
+    try:
+        fd = os.open(path, flags | os.O_NONBLOCK, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise _no_file(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _no_file(path)
+    return fd
+
+
+def _no_file(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "no regular file", str(path))
 
 
 class Segment:
@@ -119,7 +143,7 @@ class Descriptor:
     """A file that is open for reading, for as long as anybody refers to it."""
 
     def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, _READ)
+        self.fd = open_file(path)
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError, OSError):
@@ -179,7 +203,9 @@ def write(append: Append) -> None:
 
 
 def _write_at(path: Path, position: int, parts: Sequence[Buffer], *, is_new: bool) -> None:
-    fd = os.open(path, _NEW if is_new else _OLD, 0o644)
+    if is_new:
+        _remove(path)
+    fd = open_file(path, _NEW if is_new else _OLD)
     try:
         for part in parts:
             view = memoryview(part)
@@ -192,12 +218,28 @@ def _write_at(path: Path, position: int, parts: Sequence[Buffer], *, is_new: boo
 
 
 def delete(segment: Segment) -> None:
-    """Delete a segment's files, and its directory if nothing else is in it."""
-    for suffix in (RUNS_SUFFIX, LOG_SUFFIX):
-        with contextlib.suppress(FileNotFoundError):
-            segment.file(suffix).unlink()
+    """Delete a segment's files, and its directory if nothing else is in it.
+
+    Raises:  OSError, after both were tried.
+    """
+    try:
+        _remove(segment.file(RUNS_SUFFIX))
+    finally:
+        _remove(segment.file(LOG_SUFFIX))
     with contextlib.suppress(OSError):  # has other segments, or is gone
         segment.path.parent.rmdir()
+
+
+def _remove(path: Path) -> None:
+    """Remove what has the name of a segment's file, if anything: a file, or an empty directory."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError:
+        if not path.is_dir():
+            raise
+        path.rmdir()
 
 
 def load(
@@ -205,16 +247,16 @@ def load(
 ) -> tuple[Segment, float] | None:
     """Read a segment that is on the disk, and when it was last used; None if it is not sound.
 
-    A symbolic link in the place of a file is not followed, and is not sound.
+    Something else in the place of a file, as a symbolic link, is not followed, and is not sound.
     """
     path = directory / f"{base_offset:020d}"
     log, runs = path.with_name(path.name + LOG_SUFFIX), path.with_name(path.name + RUNS_SUFFIX)
     try:
-        with os.fdopen(os.open(runs, _READ), "rb") as file:
+        with os.fdopen(open_file(runs), "rb") as file:
             data = file.read()
-        fd = os.open(log, _READ)
+        fd = open_file(log)
         try:
-            stat = os.fstat(fd)
+            status = os.fstat(fd)
         finally:
             os.close(fd)
     except OSError:
@@ -222,7 +264,7 @@ def load(
     header = decode_header(data)
     if header is None or header.owner != owner_of(cluster_id, partition, base_offset):
         return None
-    entries = decode_entries(memoryview(data)[HEADER_BYTES:], header.owner, stat.st_size)
+    entries = decode_entries(memoryview(data)[HEADER_BYTES:], header.owner, status.st_size)
     if not entries:
         return None
     segment = Segment(partition, base_offset, directory, header)
@@ -230,7 +272,7 @@ def load(
     segment.readable = segment.entry_count
     last = entry_at(entries, segment.entry_count - 1)
     segment.log_bytes, segment.end_offset = (
-        max(stat.st_size, last.end_position),
+        max(status.st_size, last.end_position),
         last.last_offset + 1,
     )
-    return segment, stat.st_mtime
+    return segment, status.st_mtime

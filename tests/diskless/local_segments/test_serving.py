@@ -6,6 +6,7 @@ Source: docs/design/local-segments.md.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -277,7 +278,19 @@ def swap(path: Path) -> None:
     other.write_bytes(mine)
 
 
-@pytest.mark.parametrize("damage", [flip, cut, swap, Path.unlink])
+def put_fifo(path: Path) -> None:
+    """Put a FIFO in a file's place: whoever opens it for reading waits for a writer."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def put_directory(path: Path) -> None:
+    """Put a directory in a file's place."""
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [flip, cut, swap, Path.unlink, put_fifo, put_directory])
 @pytest.mark.parametrize("while_serving", [True, False])
 @pytest.mark.parametrize("suffix", [".log", ".runs"])
 def test_damaged_torn_swapped_and_deleted_files_change_no_answer(
@@ -300,7 +313,7 @@ def test_damaged_torn_swapped_and_deleted_files_change_no_answer(
         await world.compare("u")
         await asyncio.sleep(SETTLED_S)
         await world.check_no_get()  # it was filled again
-        if suffix == ".log" and damage is not Path.unlink:
+        if suffix == ".log" and damage in (flip, cut, swap):
             assert world.segments.counters.discarded["damaged"]
 
     story(work)
@@ -317,6 +330,24 @@ def test_a_directory_that_was_emptied_while_serving_fills_again() -> None:
         await world.compare()
         await asyncio.sleep(SETTLED_S)
         await world.check_no_get()
+
+    story(work)
+
+
+@pytest.mark.parametrize("put", [put_fifo, put_directory])
+@pytest.mark.parametrize("suffix", [".log", ".runs"])
+def test_an_append_to_what_is_no_file_gives_up_that_segment_alone(put, suffix: str) -> None:
+    async def work(world: World) -> None:
+        await world.write(5)
+        await asyncio.sleep(SETTLED_S)
+        put(world.files(suffix=suffix)[0])
+        await world.write(5)
+        await asyncio.sleep(SETTLED_S)
+        assert world.segments.fault is None
+        await world.compare()
+        await asyncio.sleep(SETTLED_S)
+        await world.check_no_get()
+        assert all(path.is_file() for path in world.files(suffix=suffix))
 
     story(work)
 

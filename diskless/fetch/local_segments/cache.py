@@ -11,7 +11,8 @@ that it came from, and after its checksum was compared. So nothing here must be 
 to get right bytes: what is lost, old or damaged costs a GET.
 
 The trap: the disk. No call on the event loop waits for it: pages that are not in memory are read in
-a thread, and one other thread writes and deletes, in order.
+threads, and one other thread writes and deletes, in order. Nobody waits for a disk that hangs, for
+longer than `HANGS_S`: readers are answered from the store, and the broker's start and end go on.
 
 Source: KIP-1163, Caching in local segments; docs/design/local-segments.md.
 """
@@ -25,15 +26,17 @@ import os
 from bisect import bisect_right, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
 from diskless.fetch.local_segments.directory import ClaimedDirectory, claim
+from diskless.fetch.local_segments.disk_threads import DiskThreads
 from diskless.fetch.local_segments.format import (
     CATCH_UP,
     ENTRY_BYTES,
@@ -62,6 +65,8 @@ from records.batch import iter_batches
 
 log = logging.getLogger("diskless.fetch.local_segments")
 
+T = TypeVar("T")
+
 RANGE_BYTES: Final = 64 * 1024  # of a range of several batches
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 SEGMENT_ENTRIES: Final = 16_384
@@ -71,6 +76,9 @@ MAX_OPEN: Final = 4  # segments of a partition that take ranges
 LOOKED_AT: Final = 16  # segments that may have an offset; a miss costs a GET
 MAX_DESCRIPTORS: Final = 256
 RETRY_S: Final = 30.0  # after a failed write
+HANGS_S: Final = 5.0  # a disk that takes longer for a read, a write or what is left at the end
+BEGIN_S: Final = 30.0  # for the directory and all segments in it
+READERS: Final = 4  # threads
 CHECKED_AT_ONCE: Final = 1024 * 1024  # bytes, before the loop runs other tasks
 
 
@@ -141,7 +149,7 @@ class LocalSegments:
                executor: touches the disk, one call at a time; None: a thread of its own.
         """
         self.counters = LocalSegmentsCounters()
-        self.fault: str | None = None  # why nothing is written, or nothing served either
+        self._fault: str | None = None  # why nothing is written, or nothing served either
         self.bytes_of_kind = dict.fromkeys(KIND_NAMES, 0)
         self._settings = settings
         self._wall_ms = wall_ms
@@ -155,8 +163,14 @@ class LocalSegments:
         self._entries = 0
         self._descriptors: OrderedDict[Segment, Descriptor] = OrderedDict()
         self._retry_at = 0.0
-        self._thread = executor or ThreadPoolExecutor(1, thread_name_prefix="local-segments")
-        self._readers = executor  # None: the loop's threads
+        self._own_threads: tuple[DiskThreads, ...] = ()
+        if executor is None:
+            writer, readers = DiskThreads("segments", 1), DiskThreads("segments-read", READERS)
+            self._own_threads = (writer, readers)
+            self._thread: Executor = writer
+            self._readers: Executor = readers
+        else:
+            self._thread = self._readers = executor
         self._writes = WriteBehind(
             self._thread,
             bytes_per_second=settings.fill_bytes_per_second,
@@ -169,25 +183,27 @@ class LocalSegments:
     async def begin(self) -> None:
         """Claim the directory, find the segments in it, and start to write.
 
-        A disk that refuses leaves the broker without local segments, and a `fault`.
+        A disk that refuses or hangs leaves the broker without local segments, and a `fault`.
 
         Raises:  CacheDirectoryError if an operator must decide.
         """
         loop, settings = asyncio.get_running_loop(), self._settings
         try:
-            self._directory = await loop.run_in_executor(
-                self._thread,
-                lambda: claim(
-                    settings.directory,
-                    cluster_id=settings.cluster_id,
-                    node_id=settings.node_id,
-                    others=settings.others,
-                ),
-            )
-            found = await loop.run_in_executor(self._thread, self._load_all)
-        except OSError as error:
-            self.fault = f"local segments are off, {settings.directory}: {_reason(error)}"
-            log.error("action=begin error=%r", self.fault)
+            async with asyncio.timeout(BEGIN_S):
+                self._directory = await loop.run_in_executor(
+                    self._thread,
+                    lambda: claim(
+                        settings.directory,
+                        cluster_id=settings.cluster_id,
+                        node_id=settings.node_id,
+                        others=settings.others,
+                    ),
+                )
+                found = await loop.run_in_executor(self._thread, self._load_all)
+        except OSError as error:  # TimeoutError, too
+            reason = _reason(error) or f"the disk takes longer than {BEGIN_S:.0f} s"
+            self._fault = f"local segments are off, {settings.directory}: {reason}"
+            log.error("action=begin error=%r", self._fault)
             self._release()
             return
         now, wall_s = loop.time(), self._wall_ms() / 1_000
@@ -220,18 +236,37 @@ class LocalSegments:
         return found
 
     async def close(self) -> None:
-        """Write what is queued, and release the directory."""
-        await self._writes.close()
+        """Write what is queued, unless the disk hangs, and release the directory."""
+        try:
+            async with asyncio.timeout(HANGS_S):
+                await self._writes.close()
+                if self._directory is not None:  # what was to be deleted before
+                    await asyncio.get_running_loop().run_in_executor(self._thread, lambda: None)
+        except TimeoutError:
+            log.warning("directory=%s action=close error='hangs'", self._settings.directory)
         self._release()
 
     def _release(self) -> None:
         directory, self._directory = self._directory, None
         self._descriptors.clear()
         self._thread.shutdown()
+        self._readers.shutdown()
         if directory is not None:
             directory.release()
 
     # --- what is there --------------------------------------------------------------------------
+
+    @property
+    def fault(self) -> str | None:
+        """Return why nothing is written, or nothing served either; None while all is well."""
+        if self._fault is None and self._hangs:
+            return f"the disk of local segments hangs, {self._settings.directory}"
+        return self._fault
+
+    @property
+    def _hangs(self) -> bool:
+        """Return whether the disk has taken long for a call that has not ended yet."""
+        return any(threads.longest_s > HANGS_S for threads in self._own_threads)
 
     def __len__(self) -> int:
         """Return the number of segments."""
@@ -294,7 +329,12 @@ class LocalSegments:
         view, size, checked, next_offset = memoryview(answer), 0, 0, from_offset
         for group in _contiguous(pieces):
             end = size + sum(piece.entry.size_bytes for piece in group)
-            if not await self._read_group(group, view[size:end]):
+            try:
+                is_sound = await self._read_group(group, view[size:end])
+            except TimeoutError:
+                is_missing = True
+                break
+            if not is_sound:
                 self.discard(group[0].segment, "damaged")
                 is_missing = True
                 break
@@ -367,15 +407,25 @@ class LocalSegments:
                 yield segment
 
     async def _read_group(self, group: Sequence[_Piece], target: memoryview) -> bool:
-        """Read ranges that lie side by side; return whether all bytes are as they were written."""
+        """Read ranges that lie side by side; return whether all bytes are as they were written.
+
+        Raises:  TimeoutError if the disk hangs.
+        """
         segment, position = group[0].segment, group[0].entry.position
         try:
-            descriptor = self._descriptor(segment)
+            descriptor = self._descriptors.get(segment)
+            if descriptor is None:
+                descriptor = await self._in_time(Descriptor, segment.file(".log"))
+                self._keep(segment, descriptor)
+            else:
+                self._descriptors.move_to_end(segment)
             count = read_cached(descriptor, position, target)
             if count < len(target):
-                count += await asyncio.get_running_loop().run_in_executor(
-                    self._readers, read_fully, descriptor, position + count, target[count:]
+                count += await self._in_time(
+                    read_fully, descriptor, position + count, target[count:]
                 )
+        except TimeoutError:
+            raise
         except OSError as error:
             if not segment.is_discarded:
                 log.warning("segment=%s action=read error=%r", segment.path, _reason(error))
@@ -394,19 +444,23 @@ class LocalSegments:
             begin = end
         return True
 
-    def _descriptor(self, segment: Segment) -> Descriptor:
-        """Return a segment's open file, and close the longest unused one past the limit.
-
-        Raises:  OSError.
-        """
-        descriptor = self._descriptors.get(segment)
-        if descriptor is None:
-            descriptor = self._descriptors[segment] = Descriptor(segment.file(".log"))
+    def _keep(self, segment: Segment, descriptor: Descriptor) -> None:
+        """Keep a segment's file open, and close the longest unused one past the limit."""
+        if not segment.is_discarded:
+            self._descriptors[segment] = descriptor
             if len(self._descriptors) > MAX_DESCRIPTORS:
                 self._descriptors.popitem(last=False)
-        else:
-            self._descriptors.move_to_end(segment)
-        return descriptor
+
+    async def _in_time(self, call: Callable[..., T], *args: object) -> T:
+        """Return what `call(*args)` returns in a thread that reads.
+
+        Raises:  TimeoutError if the disk hangs; whatever `call` raises.
+        """
+        if self._hangs:
+            raise TimeoutError
+        async with asyncio.timeout(HANGS_S):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._readers, partial(call, *args))
 
     # --- filling --------------------------------------------------------------------------------
 
@@ -562,9 +616,9 @@ class LocalSegments:
 
     def _on_written(self, size_bytes: int) -> None:
         self.counters.written_bytes += size_bytes
-        if self.fault is not None:
+        if self._fault is not None:
             log.info("directory=%s action=write fault=none", self._settings.directory)
-            self.fault = None
+            self._fault = None
 
     def _on_failed_write(self, error: OSError, segments: Sequence[Segment]) -> None:
         """Write nothing for a while; keep the ranges whose write has ended.
@@ -583,8 +637,8 @@ class LocalSegments:
     def _pause(self, error: OSError) -> None:
         self.counters.failures += 1
         self._retry_at = asyncio.get_running_loop().time() + RETRY_S
-        self.fault = f"local segments are not filled, {self._settings.directory}: {_reason(error)}"
-        log.error("action=write error=%r", self.fault)
+        self._fault = f"local segments are not filled, {self._settings.directory}: {_reason(error)}"
+        log.error("action=write error=%r", self._fault)
 
     def _give_up(self, segment: Segment) -> None:
         """Seal a segment at the end of its readable ranges; discard it if it has none."""

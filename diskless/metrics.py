@@ -165,7 +165,9 @@ class BrokerCollector:
         yield _counter("batches_in", "Batches accepted from producers", counters.batches)
         yield _counter("records_in", "Records accepted from producers", counters.records)
         yield _by_code(
-            "produce_refusals", "Partitions of Produce requests refused, by error", counters.refused
+            "produce_refusals",
+            "Partitions of Produce requests answered with an error, by error",
+            counters.refused,
         )
         text = "Bytes of Produce requests that are not written yet"
         yield _gauge("in_flight_bytes", text, in_flight.used_bytes)

@@ -168,11 +168,14 @@ class ProduceService:
         def answer(produced: PendingProduce) -> None:
             if timer is not None:
                 timer.cancel()
+            errors = produced.errors
+            for outcome in errors:
+                self.counters.refused[int(outcome.error)] += 1
             if not silent:
                 self._closing.awaited.note_answer(connection.id)
                 reply.send(payload(header, response_of(produced)))
-            elif produced.errors and not connection.closed:
-                connection.close(Reason.ACKS_0_FAILED, produced.errors[0].message or "")
+            elif errors and not connection.closed:
+                connection.close(Reason.ACKS_0_FAILED, errors[0].message or "")
 
         size_bytes = len(body)
         produced = PendingProduce(
@@ -431,8 +434,6 @@ class ProduceService:
                         awaited.settle(refusal)
                 else:
                     self._append(image, topic, batches, writers)
-        for outcome in produced.errors:
-            self.counters.refused[int(outcome.error)] += 1
         produced.finish_taking()
 
     def _refusal_of_request(self, request: ProduceRequest) -> AppendResult | None:

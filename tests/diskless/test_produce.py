@@ -111,6 +111,7 @@ class Broker:
             closing=(closing := never_early()),
         )
         self.awaited = closing.awaited
+        self.counters = service.counters
 
         def handle(connection: ServerConnection, frame: Frame) -> Answer:
             header = parse_request_header(frame, {PRODUCE: 9})
@@ -184,6 +185,22 @@ def test_a_produce_response_has_the_base_offset_of_the_committed_batch(version: 
         assert accepted.batch.view == batch()
 
     claim(work, image)
+
+
+def test_refusals_by_the_writer_and_timeouts_are_counted_as_those_by_the_broker_are() -> None:
+    async def work(broker: Broker) -> None:
+        assert broker.writer is not None
+        message = request(("t", 0, batch()), ("t", 1, batch()), ("u", 0, batch()))
+        broker.writer.at_once = AppendResult(45)  # OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert errors(await broker.ask(message)) == [45, 45, 3]
+        assert broker.counters.refused == {45: 2, 3: 1}
+        broker.writer.at_once = None
+        assert errors(await broker.ask(request(("t", 0, batch()), timeout_ms=10))) == [7]
+        assert broker.counters.refused == {45: 2, 3: 1, 7: 1}
+        broker.writer.appended[-1][4].appended(AppendResult(45))  # later
+        assert broker.counters.refused == {45: 2, 3: 1, 7: 1}
+
+    claim(work)
 
 
 def test_a_broker_expects_a_further_produce_request_of_a_connection_after_each_answer() -> None:

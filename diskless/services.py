@@ -52,6 +52,7 @@ from diskless.compaction.child import ChildWorker
 from diskless.compaction.service import Rewriting, RewritingSettings
 from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.local_segments.cache import LocalSegments, LocalSegmentsSettings
+from diskless.fetch.local_segments.directory import other_directories
 from diskless.fetch.local_segments.filler import SegmentFiller
 from diskless.fetch.local_segments.format import TopicPartition
 from diskless.fetch.local_segments.warming import ChunkWarming
@@ -207,9 +208,6 @@ class Services:
         values = self._values
         if not values["esker.cache.dir"]:
             return None
-        names = ("log.dir", "metadata.log.dir", "esker.storage.directory.path")
-        others = [(name, values[name]) for name in names if values[name]]
-        others += [("log.dirs", directory) for directory in values["log.dirs"]]
         return LocalSegments(
             LocalSegmentsSettings(
                 directory=Path(values["esker.cache.dir"]),
@@ -217,7 +215,7 @@ class Services:
                 node_id=self._cluster.broker_id,
                 max_bytes=values["esker.cache.max.bytes"],
                 fill_bytes_per_second=values["esker.cache.fill.max.bytes.per.second"],
-                others=tuple((name, Path(path)) for name, path in others),
+                others=other_directories(values),
             ),
             wall_ms=self._wall_ms,
             keeps=self._keeps,

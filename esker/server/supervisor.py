@@ -28,8 +28,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
+from diskless.fetch.local_segments.directory import (
+    SETTING,
+    CacheDirectoryError,
+    check_directory,
+    other_directories,
+)
 from esker.server.back_off import FIRST_S, BackOff
 from esker.server.host_metrics import ChildStatus, HostMetrics
 from esker.server.host_status import (
@@ -127,7 +134,8 @@ async def supervise_until_signalled(host: HostSettings) -> None:
 async def supervise(host: HostSettings, stop: asyncio.Event) -> None:
     """Run the brokers until `stop` is set. Raises the errors of `supervise_until_signalled`."""
     for settings in host.brokers:
-        open_storage(settings)
+        meta, _ = open_storage(settings)
+        _check_segments(settings, meta.cluster_id)
     with (host.log_dir / SUPERVISOR_LOCK).open("w") as lock:
         if not _is_locked(lock.fileno()):
             raise HostError(f"{host.log_dir} is in use by another `esker start`: stop that one")
@@ -379,6 +387,27 @@ def _is_locked(number: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _check_segments(settings: NodeSettings, cluster_id: str) -> None:
+    """Refuse a directory of local segments that would end the broker at each of its starts.
+
+    A directory that cannot be read is not refused: the broker starts without it.
+
+    Raises:  HostError.
+    """
+    if not settings.values[SETTING]:
+        return
+    try:
+        with contextlib.suppress(OSError):
+            check_directory(
+                Path(settings.values[SETTING]),
+                cluster_id=cluster_id,
+                node_id=settings.node_id,
+                others=other_directories(settings.values),
+            )
+    except CacheDirectoryError as error:
+        raise HostError(str(error)) from None
 
 
 async def _wait_for_leftovers(brokers: Iterable[NodeSettings]) -> None:

@@ -381,6 +381,45 @@ def test_a_host_that_cannot_run_its_brokers_says_why_in_one_sentence(tmp_path: P
     assert "esker.broker.processes: 0 is not between 1 and 64" in said
 
 
+def test_a_cache_directory_that_no_broker_can_use_is_refused_before_one_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(*_: object) -> None:
+        pytest.fail("brokers are started")
+
+    monkeypatch.setattr(Supervisor, "run", run)
+    port, cache = free_port(), tmp_path / "cache"
+    cluster_id, other_id = (esker("storage", "random-uuid")[1].strip() for _ in range(2))
+    esker("storage", "format", str(host_file(tmp_path, port)), "-t", cluster_id)
+
+    def refusal(directory: Path) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        code, said = esker(
+            "start", str(host_file(tmp_path, port, **{"esker.cache.dir": str(directory)}))
+        )
+        assert (code, said.count("\n")) == (1, 1), said
+        assert sorted(tmp_path.rglob("*")) == before
+        return said
+
+    assert f"{cache}/101: there is no directory {cache}: make it, or mount" in refusal(cache)
+    host = tmp_path / "host"
+    assert f"{host}/101 shares a directory with log.dirs={host}/101" in refusal(host)
+    store = tmp_path / "store"
+    store.mkdir()
+    assert "a directory with esker.storage.directory.path=" in refusal(store)
+    (cache / "102").mkdir(parents=True)
+    (cache / "102" / "photos").touch()
+    assert f"{cache}/102 has files that are no cache of Esker (photos)" in refusal(cache)
+    (cache / "102" / "photos").unlink()
+    for owner in (f"cluster.id={other_id}\nnode.id=102", f"cluster.id={cluster_id}\nnode.id=101"):
+        (cache / "102" / "meta.properties").write_text(f"version=1\n{owner}\n")
+        assert f"{cache}/102 belongs to node" in refusal(cache)
+    (cache / "102" / "meta.properties").unlink()
+    (cache / "102").rename(tmp_path / "real")
+    (cache / "102").symlink_to(tmp_path / "real")
+    assert f"{cache}/102 is a symbolic link: name the directory itself" in refusal(cache)
+
+
 # --- esker restart -------------------------------------------------------------------------------
 
 DRAINS_IF_ASKED = (

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from raft.segments.errors import CorruptFileError
 from raft.segments.files import TEMPORARY_SUFFIX, RealFileSystem
@@ -61,20 +61,37 @@ def claim(
     """
     _refuse_place(path, others)
     path.mkdir(exist_ok=True)
-    found = {child.name for child in path.iterdir()}
-    if META_PROPERTIES_FILE not in found and found - OURS:
-        first = ", ".join(sorted(found - OURS)[:3])
-        raise CacheDirectoryError(
-            f"{SETTING}={path} has files that are no cache of Esker ({first}): name an empty "
-            "directory, or one that does not exist"
-        )
     lock = _lock(path)
     try:
-        _check_owner(path, cluster_id, node_id)
+        if not _is_owned(path, cluster_id, node_id):
+            mine = MetaProperties(cluster_id=cluster_id, node_id=NodeId(node_id))
+            write_meta_properties(RealFileSystem(), path, mine)
     except BaseException:
         os.close(lock)
         raise
     return ClaimedDirectory(path, lock)
+
+
+def check_directory(
+    path: Path, *, cluster_id: str, node_id: int, others: Sequence[tuple[str, Path]]
+) -> None:
+    """Refuse a directory that `claim` would refuse, except one in use; nothing is changed.
+
+    Args and errors are those of `claim`.
+    """
+    _refuse_place(path, others)
+    _is_owned(path, cluster_id, node_id)
+
+
+def other_directories(values: Mapping[str, Any]) -> tuple[tuple[str, Path], ...]:
+    """Return a broker's directories of other uses, and the settings that name them.
+
+    Args:  values: the broker's parsed settings.
+    """
+    names = ("log.dir", "metadata.log.dir", "esker.storage.directory.path")
+    found = [(name, values[name]) for name in names if values[name]]
+    found += [("log.dirs", directory) for directory in values["log.dirs"]]
+    return tuple((name, Path(path)) for name, path in found)
 
 
 def _refuse_place(path: Path, others: Sequence[tuple[str, Path]]) -> None:
@@ -95,6 +112,13 @@ def _refuse_place(path: Path, others: Sequence[tuple[str, Path]]) -> None:
             raise CacheDirectoryError(
                 f"{SETTING}={path} shares a directory with {setting}={other}: name one beside it"
             )
+    found = {child.name for child in path.iterdir()} if path.exists() else set()
+    if META_PROPERTIES_FILE not in found and found - OURS:
+        first = ", ".join(sorted(found - OURS)[:3])
+        raise CacheDirectoryError(
+            f"{SETTING}={path} has files that are no cache of Esker ({first}): name an empty "
+            "directory, or one that does not exist"
+        )
 
 
 def _lock(path: Path) -> int:
@@ -110,15 +134,15 @@ def _lock(path: Path) -> int:
     return lock
 
 
-def _check_owner(path: Path, cluster_id: str, node_id: int) -> None:
-    """Write whose directory this is, or raise CacheDirectoryError if it is another node's."""
-    files = RealFileSystem()
+def _is_owned(path: Path, cluster_id: str, node_id: int) -> bool:
+    """Return whether the directory has this node's `meta.properties`, or False if it has none.
+
+    Raises:  CacheDirectoryError if it is another node's.
+    """
     try:
-        owner = read_meta_properties(files, path)
+        owner = read_meta_properties(RealFileSystem(), path)
     except FileNotFoundError:
-        mine = MetaProperties(cluster_id=cluster_id, node_id=NodeId(node_id))
-        write_meta_properties(files, path, mine)
-        return
+        return False
     except CorruptFileError as error:
         raise CacheDirectoryError(f"{SETTING}={path}: {error}; remove the directory") from None
     if (owner.cluster_id, owner.node_id) != (cluster_id, node_id):
@@ -126,3 +150,4 @@ def _check_owner(path: Path, cluster_id: str, node_id: int) -> None:
             f"{SETTING}={path} belongs to node {owner.node_id} of cluster {owner.cluster_id}, this "
             f"is node {node_id} of cluster {cluster_id}: remove the directory, or name another"
         )
+    return True

@@ -120,7 +120,7 @@ def load_host(path: Path) -> HostSettings | NodeSettings:
 def parse_host(properties: Mapping[str, str]) -> HostSettings:
     """Parse the settings of several broker processes. Raises ConfigError as `parse_config`."""
     plan = plan_processes(properties)
-    whole = [parse_config(child) for child in plan.children]
+    whole = [parse_config(child, id_key=IDS) for child in plan.children]
     return HostSettings(
         shared=plan.shared,
         metrics=plan.metrics,
@@ -147,9 +147,10 @@ def _check_file(
     return replace(config, warnings=(*config.warnings, text))
 
 
-def parse_config(properties: Mapping[str, str]) -> NodeSettings:
+def parse_config(properties: Mapping[str, str], *, id_key: str = "node.id") -> NodeSettings:
     """Parse each setting, then check the settings against each other.
 
+    Args:    id_key: the setting that an operator gave the node's id by.
     Raises:  ConfigError with a line for each wrong setting that names its key.
     """
     values = {key: setting.default for key, setting in SETTINGS.items()}
@@ -186,7 +187,7 @@ def parse_config(properties: Mapping[str, str]) -> NodeSettings:
         if values[key] is None and key not in wrong
     ]
     raise_all(errors)
-    return _check_together(values, properties, without_effect)
+    return _check_together(values, properties, without_effect, id_key)
 
 
 def _lone_controller(
@@ -227,7 +228,10 @@ def _unknown(key: str) -> str:
 
 
 def _check_together(
-    values: Mapping[str, Any], given: Mapping[str, str], without_effect: Sequence[str]
+    values: Mapping[str, Any],
+    given: Mapping[str, str],
+    without_effect: Sequence[str],
+    id_key: str,
 ) -> NodeSettings:
     roles = _roles(values)
     voters: dict[NodeId, Endpoint] = values["controller.quorum.voters"]
@@ -235,7 +239,7 @@ def _check_together(
     errors = [*_group_errors(values), *_transaction_errors(values)]
     if CONTROLLER not in roles and node_id in voters:
         message = f"{node_id} is a voter's (controller.quorum.voters): a broker needs its own"
-        errors.append(ConfigError("node.id", message))
+        errors.append(ConfigError(id_key, message))
     if values[IDENTITY] != "off" and not values[AUTHORIZER]:
         errors.append(ConfigError(IDENTITY, f"needs {AUTHORIZER}, which says who is a node at all"))
     if BROKER in roles:

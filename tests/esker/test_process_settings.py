@@ -119,7 +119,9 @@ def test_impossible_processes_and_ids_are_refused_with_a_sentence() -> None:
     assert refusal(node__id="101").startswith("node.id: leave it out: esker.broker.ids has")
     assert "a controller is one process" in refusal(process__roles="broker,controller")
     voter = refusal(controller__quorum__voters="102@10.0.0.1:9093")
-    assert voter == "node.id: 102 is a voter's (controller.quorum.voters): a broker needs its own"
+    assert voter == (
+        "esker.broker.ids: 102 is a voter's (controller.quorum.voters): a broker needs its own"
+    )
 
 
 def test_overlapping_ports_are_refused_with_a_sentence() -> None:

@@ -25,7 +25,11 @@ from diskless.fetch.local_segments.format import (
 from diskless.fetch.local_segments.segment import Segment, load, open_file
 from raft.segments.errors import CorruptFileError
 from raft.segments.files import RealFileSystem
-from raft.segments.properties import MetaProperties, read_meta_properties
+from raft.segments.properties import (
+    META_PROPERTIES_FILE,
+    MetaProperties,
+    read_meta_properties,
+)
 
 
 class DescribedSegment(NamedTuple):
@@ -58,11 +62,19 @@ def read_owner(directory: Path) -> MetaProperties:
     try:
         return read_meta_properties(RealFileSystem(), directory)
     except FileNotFoundError:
-        raise NoCacheDirectoryError(
-            f"{directory} has no meta.properties: name a broker's esker.cache.dir"
-        ) from None
+        raise NoCacheDirectoryError(_not_of_a_broker(directory)) from None
     except CorruptFileError as error:
         raise NoCacheDirectoryError(str(error)) from None
+
+
+def _not_of_a_broker(directory: Path) -> str:
+    """Return the error message for a directory without `meta.properties`."""
+    found = [path.parent for path in directory.glob(f"*/{META_PROPERTIES_FILE}")]
+    ids = sorted(int(path.name) for path in found if path.name.isdecimal())
+    if ids:
+        names = ", ".join(f"{directory / str(node_id)}" for node_id in ids)
+        return f"{directory} has the directories of several brokers: name one of {names}"
+    return f"{directory} has no meta.properties: name a broker's esker.cache.dir"
 
 
 def read_segments(

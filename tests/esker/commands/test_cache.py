@@ -120,3 +120,17 @@ def test_cache_describe_of_another_directory_says_which_one_to_name(tmp_path, es
     assert ran.code == 1
     assert f"{tmp_path} has no meta.properties: name a broker's esker.cache.dir" in ran.err
     assert esker("cache", "describe", str(tmp_path / "away")).code == 1
+
+
+def test_cache_describe_of_several_brokers_names_the_directory_of_each(tmp_path, esker) -> None:
+    for name in ("202", "201", "1000", "photos"):
+        (tmp_path / name).mkdir()
+    for node_id in (201, 202, 1000):
+        text = f"version=1\ncluster.id=c-1\nnode.id={node_id}\n"
+        (tmp_path / str(node_id) / "meta.properties").write_text(text)
+    ran = esker("cache", "describe", str(tmp_path))
+    named = ", ".join(str(tmp_path / name) for name in ("201", "202", "1000"))
+    assert (ran.code, ran.err) == (
+        1,
+        f"esker: {tmp_path} has the directories of several brokers: name one of {named}\n",
+    )

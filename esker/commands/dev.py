@@ -24,6 +24,7 @@ from esker.dev.cluster import (
     identify,
     make_plan,
     owned,
+    ports_of_brokers,
     remove,
 )
 from esker.dev.processes import POLL_S, Processes
@@ -39,6 +40,7 @@ app = typer.Typer(add_completion=False)
 
 EXAMPLE = "Example: esker dev --dir ./esker-data --port 9092"
 
+MAX_PORT: Final = 65_535
 READY_WITHIN_S: Final = 60.0
 ASK_EVERY_S: Final = 0.1
 ECHO_S: Final = 0.3
@@ -57,7 +59,7 @@ Port = Annotated[
     int,
     typer.Option(
         min=1,
-        max=65535,
+        max=MAX_PORT,
         help="Port number of the first broker; further brokers use the next higher ports; "
         "default: 9092.",
     ),
@@ -154,6 +156,11 @@ def dev(
     """
     if processes is not None and brokers != 1:
         raise typer.BadParameter("name one of --brokers and --processes", param_hint="--processes")
+    if (last := ports_of_brokers(port, brokers, processes)[-1]) > MAX_PORT:
+        which = "broker" if processes is None else "process"
+        raise typer.BadParameter(
+            f"the last {which}'s port would be {last}: name a lower one", param_hint="--port"
+        )
     extra = pairs(settings or [], "--set")
     for key in extra:
         if key not in SETTINGS:
@@ -188,7 +195,10 @@ def dev(
         from esker.server.fatal_errors import describe_fatal_error  # needed after a failure only
 
         fail(describe_fatal_error(error, directory))
-    except (CommandConfigError, DevError, ConfigError, StorageError, RecordError) as error:
+    except ConfigError as error:  # of --set: the settings of ours are valid
+        typer.echo(f"esker: {error}", err=True)
+        raise typer.Exit(2) from None
+    except (CommandConfigError, DevError, StorageError, RecordError) as error:
         fail(str(error))
 
 

@@ -270,6 +270,14 @@ def remove(paths: Iterable[Path]) -> None:
 # --- a plan -------------------------------------------------------------------------------------
 
 
+def ports_of_brokers(port: int, brokers: int, processes: int | None) -> range:
+    """Return the ports of the brokers, with their bootstrap port if they are processes of one file.
+
+    Args:  those of `make_plan`.
+    """
+    return range(port, port + (brokers if processes is None else processes + 1))
+
+
 def make_plan(
     directory: Path,
     identity: Identity,
@@ -288,9 +296,7 @@ def make_plan(
                  `port` and have the ports above it; None: run `brokers` of a file each.
     Raises:  DevError for a port that is taken; ConfigError, StorageError, OSError.
     """
-    broker_ports = [
-        port + number for number in range(brokers if processes is None else processes + 1)
-    ]
+    broker_ports = ports_of_brokers(port, brokers, processes)
     for one in broker_ports:
         if not is_free(one):
             raise DevError(

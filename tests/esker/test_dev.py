@@ -207,6 +207,8 @@ def test_esker_dev_reset_succeeds_when_repeated_after_an_interrupt(tmp_path: Pat
         (["--processes", "0"], "--processes"),
         (["--processes", "2", "--brokers", "2"], "name one of --brokers and --processes"),
         (["--port", "0"], "--port"),
+        (["--port", "65535", "--processes", "1"], "--port: the last process's port would be 65536"),
+        (["--port", "65535", "--brokers", "2"], "--port: the last broker's port would be 65536"),
     ],
 )
 def test_esker_dev_refuses_invalid_options_before_it_creates_a_file(
@@ -218,11 +220,21 @@ def test_esker_dev_refuses_invalid_options_before_it_creates_a_file(
     assert says in ran.stderr
 
 
-def test_the_error_of_esker_dev_for_an_invalid_value_names_the_setting(tmp_path: Path) -> None:
-    words = ["dev", "--dir", str(tmp_path), "--port", str(free_port())]
-    ran = runner.invoke(app, [*words, "--set", "num.partitions=0"])
-    assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1)
-    assert "num.partitions: 0 is not between" in ran.stderr
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--set", "num.partitions=0"], "num.partitions: 0 is not between"),
+        (["--set", "node.id=7", "--processes", "2"], "node.id: leave it out: esker.broker.ids"),
+        (["--set", "esker.broker.processes=2"], "esker.broker.processes: describes several"),
+    ],
+)
+def test_the_error_of_esker_dev_for_an_invalid_value_names_the_setting(
+    tmp_path: Path, words: list[str], says: str
+) -> None:
+    command = ["dev", "--dir", str(tmp_path), "--port", str(free_port())]
+    ran = runner.invoke(app, [*command, *words])
+    assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert f"esker: {says}" in ran.stderr
 
 
 # --- real processes -----------------------------------------------------------------------------

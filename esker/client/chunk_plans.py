@@ -155,6 +155,10 @@ class PlanError(Exception):
     """A plan cannot be made or applied; the message says why and what to do."""
 
 
+def _join_ids(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(ids)))
+
+
 def name_of(entry: Move | Cut) -> str:
     """Return the words for an entry in messages."""
     start = entry.start_offset if isinstance(entry, Move) else entry.active_start
@@ -196,11 +200,15 @@ def make_plan(
 ) -> ChunkPlan:
     """Plan moves away from brokers that are gone, cuts, and moves that even out, in this order.
 
-    Raises:  PlanError if replicas cannot be placed.
+    Raises:  PlanError if an excluded broker is not registered, or replicas cannot be placed.
     """
+    known = sorted(brokers)
+    ids = [broker.broker_id for broker in known]
+    if unknown := settings.excluded.difference(ids):
+        raise PlanError(f"no such broker: {_join_ids(unknown)}; there are {_join_ids(ids)}")
     usable = {
         broker.broker_id: broker
-        for broker in sorted(brokers)
+        for broker in known
         if broker.is_serving and broker.broker_id not in settings.excluded
     }
     loads = _Loads(usable)
@@ -290,10 +298,9 @@ def check_plan(
     serving = {broker.broker_id for broker in brokers if broker.is_serving}
     named = {one for entry in plan.entries for one in entry.replicas}
     if named - serving:
-        ids = ", ".join(map(str, sorted(named - serving)))
         raise PlanError(
-            f"the plan gives chunks to brokers that are not registered or are fenced: {ids}; "
-            "make a new plan"
+            "the plan gives chunks to brokers that are not registered or are fenced: "
+            f"{_join_ids(named - serving)}; make a new plan"
         )
     known = {(one.topic, one.partition): one for one in partitions}
     checked = CheckedPlan()

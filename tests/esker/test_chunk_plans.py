@@ -93,6 +93,16 @@ def test_a_plan_needs_as_many_brokers_as_replicas() -> None:
         make_plan(brokers(1, 2, fenced=[2]), [here], NO_CUTS)
 
 
+def test_an_excluded_broker_that_is_not_registered_is_refused_and_the_others_are_named() -> None:
+    here = partition(active=(0, (1,), 5))
+    with pytest.raises(PlanError, match=r"^no such broker: 998, 999; there are 1, 2, 3$"):
+        make_plan(
+            brokers(3, 1, 2, fenced=[2]),
+            [here],
+            NO_CUTS._replace(excluded=frozenset({2, 999, 998})),
+        )
+
+
 def test_a_plan_with_a_dead_broker_is_refused_and_names_it() -> None:
     here = partition((0, (1,), 5), active=(10, (1,), 1))
     plan = ChunkPlan((Move("t", T, 0, 0, 0, (2,)),))

@@ -28,15 +28,18 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from diskless.fetch.local_segments.cache import BEGIN_S
 from diskless.fetch.local_segments.directory import (
     SETTING,
     CacheDirectoryError,
     check_directory,
     other_directories,
 )
+from diskless.fetch.local_segments.disk_threads import DiskThreads
 from esker.server.back_off import FIRST_S, BackOff
 from esker.server.host_metrics import ChildStatus, HostMetrics
 from esker.server.host_status import (
@@ -135,7 +138,7 @@ async def supervise(host: HostSettings, stop: asyncio.Event) -> None:
     """Run the brokers until `stop` is set. Raises the errors of `supervise_until_signalled`."""
     for settings in host.brokers:
         meta, _ = open_storage(settings)
-        _check_segments(settings, meta.cluster_id)
+        await _check_segments(settings, meta.cluster_id)
     with (host.log_dir / SUPERVISOR_LOCK).open("w") as lock:
         if not _is_locked(lock.fileno()):
             raise HostError(f"{host.log_dir} is in use by another `esker start`: stop that one")
@@ -389,25 +392,32 @@ def _is_locked(number: int) -> bool:
     return True
 
 
-def _check_segments(settings: NodeSettings, cluster_id: str) -> None:
+async def _check_segments(settings: NodeSettings, cluster_id: str) -> None:
     """Refuse a directory of local segments that would end the broker at each of its starts.
 
-    A directory that cannot be read is not refused: the broker starts without it.
+    A directory that cannot be read, or not in `BEGIN_S`, is not refused: the broker starts
+    without it.
 
     Raises:  HostError.
     """
     if not settings.values[SETTING]:
         return
+    threads = DiskThreads("segments-check", 1)
+    check = partial(
+        check_directory,
+        Path(settings.values[SETTING]),
+        cluster_id=cluster_id,
+        node_id=settings.node_id,
+        others=other_directories(settings.values),
+    )
     try:
-        with contextlib.suppress(OSError):
-            check_directory(
-                Path(settings.values[SETTING]),
-                cluster_id=cluster_id,
-                node_id=settings.node_id,
-                others=other_directories(settings.values),
-            )
+        with contextlib.suppress(OSError):  # TimeoutError, too
+            async with asyncio.timeout(BEGIN_S):
+                await asyncio.get_running_loop().run_in_executor(threads, check)
     except CacheDirectoryError as error:
         raise HostError(str(error)) from None
+    finally:
+        threads.shutdown()
 
 
 async def _wait_for_leftovers(brokers: Iterable[NodeSettings]) -> None:

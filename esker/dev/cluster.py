@@ -25,15 +25,15 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 from esker.dev.secure import SECURITY
 from esker.server.storage import format_storage
-from esker.settings.config import parse_config, parse_host
+from esker.settings.config import NodeSettings, parse_config, parse_host
 from esker.settings.values import Endpoint
 from raft.driver.registry import LOCK_FILE
 from raft.segments.properties import META_PROPERTIES_FILE
@@ -304,8 +304,6 @@ def make_plan(
                 "with --port"
             )
     quorum_ports = _free_ports(port + QUORUM_PORTS_FROM, len(QUORUM))
-    (directory / SETTINGS).mkdir(exist_ok=True)
-    (directory / OUTPUT).mkdir(exist_ok=True)
     voters = ",".join(f"{node}@{HOST}:{at}" for node, at in zip(QUORUM, quorum_ports, strict=True))
     shared = {
         "controller.quorum.voters": voters,
@@ -314,25 +312,38 @@ def make_plan(
     }
     own = {"process.roles": "controller"}
     quorum = [
-        _process(directory, identity, f"quorum-{node}", node, at, "CONTROLLER", shared | own, extra)
+        _settings(directory, f"quorum-{node}", node, at, "CONTROLLER", shared | own, extra)
         for node, at in zip(QUORUM, quorum_ports, strict=True)
     ]
     own = {"process.roles": "broker", **identity.store.settings(directory)}
     if processes is None:
         planned = [
-            _process(directory, identity, f"broker-{node}", node, at, listener, shared | own, extra)
+            _settings(directory, f"broker-{node}", node, at, listener, shared | own, extra)
             for node, at in enumerate(broker_ports, start=FIRST_BROKER)
         ]
     else:
         settings = shared | own | _of_processes(processes, port, listener)
-        planned = [_supervisor(directory, identity, port, listener, settings, extra)]
+        planned = [_settings_of_supervisor(directory, port, listener, settings, extra)]
+    # Nothing was written before: settings that are refused leave no directory behind.
+    (directory / SETTINGS).mkdir(exist_ok=True)
+    (directory / OUTPUT).mkdir(exist_ok=True)
     return Plan(
         directory=directory,
         identity=identity,
-        quorum=tuple(quorum),
-        brokers=tuple(planned),
+        quorum=tuple(_make_process(directory, identity, one) for one in quorum),
+        brokers=tuple(_make_process(directory, identity, one) for one in planned),
         broker_count=processes or brokers,
     )
+
+
+class _ProcessSettings(NamedTuple):
+    """The settings of a process that is not made yet."""
+
+    name: str
+    node_id: int
+    port: int
+    properties: Mapping[str, str]
+    nodes: Sequence[NodeSettings]  # that it runs, or starts as children
 
 
 def _of_processes(count: int, port: int, listener: str) -> dict[str, str]:
@@ -344,63 +355,58 @@ def _of_processes(count: int, port: int, listener: str) -> dict[str, str]:
     }
 
 
-def _supervisor(
+def _settings_of_supervisor(
     directory: Path,
-    identity: Identity,
     port: int,
     listener: str,
     settings: Mapping[str, str],
     extra: Mapping[str, str],
-) -> Process:
-    """Write the properties file of several broker processes, and format their directories."""
+) -> _ProcessSettings:
+    """Return the settings of several broker processes of one file. Raises ConfigError."""
     properties = {
         "listeners": f"{listener}://{HOST}:{port}",
         "log.dirs": str(directory / SUPERVISOR),
         **settings,
         **extra,
     }
-    for config in parse_host(properties).brokers:
-        if not (config.log_dir / META_PROPERTIES_FILE).exists():
-            format_storage(config, identity.cluster_id)
-    return _write_process(directory, SUPERVISOR, FIRST_BROKER, port, properties)
+    nodes = parse_host(properties).brokers
+    return _ProcessSettings(SUPERVISOR, FIRST_BROKER, port, properties, nodes)
 
 
-def _process(
+def _settings(
     directory: Path,
-    identity: Identity,
     name: str,
     node_id: int,
     port: int,
     listener: str,
     settings: Mapping[str, str],
     extra: Mapping[str, str],
-) -> Process:
-    log_dir = directory / name
+) -> _ProcessSettings:
+    """Return the settings of a node's process. Raises ConfigError."""
     properties = {
         "node.id": str(node_id),
         "listeners": f"{listener}://{HOST}:{port}",
-        "log.dirs": str(log_dir),
+        "log.dirs": str(directory / name),
         **settings,
         **extra,
     }
-    config = parse_config(properties)
-    if not (log_dir / META_PROPERTIES_FILE).exists():
-        format_storage(config, identity.cluster_id)
-    return _write_process(directory, name, node_id, port, properties)
+    return _ProcessSettings(name, node_id, port, properties, [parse_config(properties)])
 
 
-def _write_process(
-    directory: Path, name: str, node_id: int, port: int, properties: Mapping[str, str]
-) -> Process:
-    """Write a process's properties file."""
-    path = directory / SETTINGS / f"{name}.properties"
-    _write(path, "".join(f"{key}={_escape(value)}\n" for key, value in properties.items()))
+def _make_process(directory: Path, identity: Identity, process: _ProcessSettings) -> Process:
+    """Format the directories of a process if they are new, and write its properties file."""
+    for node in process.nodes:
+        if not (node.log_dir / META_PROPERTIES_FILE).exists():
+            format_storage(node, identity.cluster_id)
+    path = directory / SETTINGS / f"{process.name}.properties"
+    lines = (f"{key}={_escape(value)}\n" for key, value in process.properties.items())
+    _write(path, "".join(lines))
     return Process(
-        name=name,
-        node_id=node_id,
-        endpoint=Endpoint(HOST, port),
+        name=process.name,
+        node_id=process.node_id,
+        endpoint=Endpoint(HOST, process.port),
         properties=path,
-        output=directory / OUTPUT / f"{name}.log",
+        output=directory / OUTPUT / f"{process.name}.log",
     )
 
 

@@ -235,6 +235,7 @@ def test_the_error_of_esker_dev_for_an_invalid_value_names_the_setting(
     ran = runner.invoke(app, [*command, *words])
     assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1), ran.stderr
     assert f"esker: {says}" in ran.stderr
+    assert not list(tmp_path.glob("*/meta.properties"))  # a next start is not of node 7
 
 
 # --- real processes -----------------------------------------------------------------------------

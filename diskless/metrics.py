@@ -166,7 +166,7 @@ class BrokerCollector:
         yield _counter("records_in", "Records accepted from producers", counters.records)
         yield _by_code(
             "produce_refusals",
-            "Partitions of Produce requests answered with an error, by error",
+            "Partitions of Produce requests that ended with an error, by error",
             counters.refused,
         )
         text = "Bytes of Produce requests that are not written yet"

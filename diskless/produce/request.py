@@ -48,8 +48,13 @@ class AwaitedPartition:
         self.request.finish_append()
 
     def settle(self, outcome: AppendResult | Refusal) -> None:
-        """Set the partition's outcome, unless the partition already has an outcome."""
+        """Set the partition's outcome, unless the partition already has an outcome.
+
+        A producer that names topics by name gets no error of topic ids.
+        """
         if self.outcome is None:
+            if outcome.error == ErrorCode.UNKNOWN_TOPIC_ID and not self.request.by_id:
+                outcome = outcome._replace(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # deleted
             self.outcome = outcome
             self.request.count_outcome()
 
@@ -182,12 +187,9 @@ def _partition(awaited: AwaitedPartition) -> _Partition:
                 for error in outcome.record_errors
             ),
         )
-    code = outcome.error
-    if code == ErrorCode.UNKNOWN_TOPIC_ID and not awaited.request.by_id:  # deleted meanwhile
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return _Partition(
         index=awaited.index,
-        error_code=code,
+        error_code=outcome.error,
         base_offset=outcome.base_offset,
         log_append_time_ms=outcome.log_append_time,
         log_start_offset=outcome.log_start_offset,

@@ -432,7 +432,7 @@ class ProduceService:
                     refusal = _refusal_of_topic(topic, by_id=produced.by_id)
                     for awaited, _ in batches:
                         awaited.settle(refusal)
-                else:
+                elif batches:
                     self._append(image, topic, batches, writers)
         produced.finish_taking()
 

@@ -199,6 +199,9 @@ def test_refusals_by_the_writer_and_timeouts_are_counted_as_those_by_the_broker_
         assert broker.counters.refused == {45: 2, 3: 1, 7: 1}
         broker.writer.appended[-1][4].appended(AppendResult(45))  # later
         assert broker.counters.refused == {45: 2, 3: 1, 7: 1}
+        broker.writer.at_once = AppendResult(100)  # the topic was deleted: UNKNOWN_TOPIC_ID
+        assert errors(await broker.ask(request(("t", 0, batch())))) == [3]
+        assert broker.counters.refused == {45: 2, 3: 2, 7: 1}
 
     claim(work)
 

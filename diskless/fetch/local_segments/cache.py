@@ -11,8 +11,8 @@ that it came from, and after its checksum was compared. So nothing here must be 
 to get right bytes: what is lost, old or damaged costs a GET.
 
 The trap: the disk. No call on the event loop waits for it: pages that are not in memory are read in
-threads, and one other thread writes and deletes, in order. Nobody waits for a disk that hangs, for
-longer than `HANGS_S`: readers are answered from the store, and the broker's start and end go on.
+threads, and one other thread writes and deletes, in order. No call waits longer than `HANGS_S` for
+a disk that hangs: readers are answered from the store, and the broker starts and shuts down.
 
 Source: KIP-1163, Caching in local segments; docs/design/local-segments.md.
 """
@@ -23,10 +23,11 @@ import asyncio
 import errno
 import logging
 import os
+import time
 from bisect import bisect_right, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,9 +54,11 @@ from diskless.fetch.local_segments.format import (
 )
 from diskless.fetch.local_segments.segment import (
     Descriptor,
+    NoRegularFileError,
     Segment,
     delete,
     load,
+    open_and_read,
     read_cached,
     read_fully,
 )
@@ -76,8 +79,8 @@ MAX_OPEN: Final = 4  # segments of a partition that take ranges
 LOOKED_AT: Final = 16  # segments that may have an offset; a miss costs a GET
 MAX_DESCRIPTORS: Final = 256
 RETRY_S: Final = 30.0  # after a failed write
-HANGS_S: Final = 5.0  # a disk that takes longer for a read, a write or what is left at the end
-BEGIN_S: Final = 30.0  # for the directory and all segments in it
+HANGS_S: Final = 5.0  # a disk hangs that takes longer for a read, a write, or the shutdown
+BEGIN_S: Final = 30.0  # to claim the directory, or to load one more segment
 READERS: Final = 4  # threads
 CHECKED_AT_ONCE: Final = 1024 * 1024  # bytes, before the loop runs other tasks
 
@@ -117,6 +120,10 @@ class LocalRead(NamedTuple):
     is_missing: bool  # whether the batch at `next_offset` must come from the store
 
 
+class _DiskHangsError(Exception):
+    """A read of the disk takes too long."""
+
+
 class _Partition:
     """The segments of one partition."""
 
@@ -146,7 +153,7 @@ class LocalSegments:
         """Prepare the cache; nothing on the disk is touched before `begin`.
 
         Args:  keeps: says whether any offset of a range, both ends inclusive, is kept here.
-               executor: touches the disk, one call at a time; None: a thread of its own.
+               executor: calls the disk, one call at a time; None: threads of its own.
         """
         self.counters = LocalSegmentsCounters()
         self._fault: str | None = None  # why nothing is written, or nothing served either
@@ -163,6 +170,10 @@ class LocalSegments:
         self._entries = 0
         self._descriptors: OrderedDict[Segment, Descriptor] = OrderedDict()
         self._retry_at = 0.0
+        self._is_released = False
+        self._released: Future[None] | None = None
+        self._progress_at = 0.0  # of the start, on the monotonic clock
+        self._late_until = 0.0  # loop time: the disk is taken to hang until then
         self._own_threads: tuple[DiskThreads, ...] = ()
         if executor is None:
             writer, readers = DiskThreads("segments", 1), DiskThreads("segments-read", READERS)
@@ -189,23 +200,16 @@ class LocalSegments:
         """
         loop, settings = asyncio.get_running_loop(), self._settings
         try:
-            async with asyncio.timeout(BEGIN_S):
-                self._directory = await loop.run_in_executor(
-                    self._thread,
-                    lambda: claim(
-                        settings.directory,
-                        cluster_id=settings.cluster_id,
-                        node_id=settings.node_id,
-                        others=settings.others,
-                    ),
-                )
-                found = await loop.run_in_executor(self._thread, self._load_all)
+            found = await self._claim_and_load()
         except OSError as error:  # TimeoutError, too
-            reason = _reason(error) or f"the disk takes longer than {BEGIN_S:.0f} s"
+            reason = _reason(error) or f"the disk has not answered for {BEGIN_S:.0f} s"
             self._fault = f"local segments are off, {settings.directory}: {reason}"
             log.error("action=begin error=%r", self._fault)
             self._release()
             return
+        except BaseException:
+            self._release()
+            raise
         now, wall_s = loop.time(), self._wall_ms() / 1_000
         for segment, used_at in sorted(found, key=lambda pair: pair[1]):
             self._insert(segment, now - max(0.0, wall_s - used_at))
@@ -215,9 +219,34 @@ class LocalSegments:
             "directory=%s segments=%d bytes=%d", settings.directory, len(self), self.size_bytes
         )
 
+    async def _claim_and_load(self) -> list[tuple[Segment, float]]:
+        """Claim the directory, and return the segments in it and when each was last used.
+
+        Raises:  TimeoutError if there was no progress for `BEGIN_S`; CacheDirectoryError; OSError.
+        """
+        settings = self._settings
+
+        def work() -> list[tuple[Segment, float]]:
+            self._directory = claim(
+                settings.directory,
+                cluster_id=settings.cluster_id,
+                node_id=settings.node_id,
+                others=settings.others,
+            )
+            return self._load_all()
+
+        self._progress_at = time.monotonic()
+        loaded = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        while not loaded.done():
+            await asyncio.wait([loaded], timeout=BEGIN_S)
+            if not loaded.done() and time.monotonic() - self._progress_at >= BEGIN_S:
+                loaded.cancel()  # what it returns later is nobody's
+                raise TimeoutError
+        return loaded.result()
+
     def _load_all(self) -> list[tuple[Segment, float]]:
         """Read all segments in the directory; delete files of segments that are not sound."""
-        found = []
+        found: list[tuple[Segment, float]] = []
         for child in sorted(self._settings.directory.iterdir()):
             partition = parse_directory_name(child.name)
             if partition is None or child.is_symlink() or not child.is_dir():
@@ -225,6 +254,9 @@ class LocalSegments:
             names = {path.name for path in child.iterdir()}
             offsets = {parse_segment_name(name) for name in names} - {None}
             for base_offset in sorted(offset for offset in offsets if offset is not None):
+                if self._is_released:
+                    return found
+                self._progress_at = time.monotonic()
                 loaded = load(child, partition, base_offset, self._settings.cluster_id)
                 if loaded is not None:
                     found.append(loaded)
@@ -240,17 +272,24 @@ class LocalSegments:
         try:
             async with asyncio.timeout(HANGS_S):
                 await self._writes.close()
-                if self._directory is not None:  # what was to be deleted before
-                    await asyncio.get_running_loop().run_in_executor(self._thread, lambda: None)
+                await asyncio.shield(asyncio.wrap_future(self._release()))
         except TimeoutError:
             log.warning("directory=%s action=close error='hangs'", self._settings.directory)
-        self._release()
+        finally:
+            self._release()
 
-    def _release(self) -> None:
-        directory, self._directory = self._directory, None
+    def _release(self) -> Future[None]:
+        """Release the directory after all submitted calls; return the call that does it."""
+        if self._released is None:
+            self._is_released = True
+            self._released = self._thread.submit(self._release_directory)
+            self._thread.shutdown(wait=False)
+            self._readers.shutdown(wait=False)
+        return self._released
+
+    def _release_directory(self) -> None:
         self._descriptors.clear()
-        self._thread.shutdown()
-        self._readers.shutdown()
+        directory, self._directory = self._directory, None
         if directory is not None:
             directory.release()
 
@@ -265,8 +304,11 @@ class LocalSegments:
 
     @property
     def _hangs(self) -> bool:
-        """Return whether the disk has taken long for a call that has not ended yet."""
-        return any(threads.longest_s > HANGS_S for threads in self._own_threads)
+        """Return whether a call of the disk takes long, or a read has been given up just now."""
+        return self._writes.is_running and (
+            any(threads.longest_running_s > HANGS_S for threads in self._own_threads)
+            or asyncio.get_running_loop().time() < self._late_until
+        )
 
     def __len__(self) -> int:
         """Return the number of segments."""
@@ -296,7 +338,9 @@ class LocalSegments:
         return [] if found is None else list(found.segments)
 
     def holds(self, partition: TopicPartition, run: Run) -> bool:
-        """Return whether a whole run is here, or is being written."""
+        """Return whether a whole run is here, or is being written, and can be read now."""
+        if self._hangs:
+            return False
         found, identity, offset = self._partitions.get(partition), identify(run), run.base_offset
         while found is not None and offset <= run.last_offset:
             last_offset = self._covered_until(found, offset, identity)
@@ -331,7 +375,7 @@ class LocalSegments:
             end = size + sum(piece.entry.size_bytes for piece in group)
             try:
                 is_sound = await self._read_group(group, view[size:end])
-            except TimeoutError:
+            except _DiskHangsError:
                 is_missing = True
                 break
             if not is_sound:
@@ -409,23 +453,24 @@ class LocalSegments:
     async def _read_group(self, group: Sequence[_Piece], target: memoryview) -> bool:
         """Read ranges that lie side by side; return whether all bytes are as they were written.
 
-        Raises:  TimeoutError if the disk hangs.
+        Raises:  _DiskHangsError.
         """
         segment, position = group[0].segment, group[0].entry.position
         try:
-            descriptor = self._descriptors.get(segment)
-            if descriptor is None:
-                descriptor = await self._in_time(Descriptor, segment.file(".log"))
-                self._keep(segment, descriptor)
+            known = self._descriptors.get(segment)
+            if known is None:
+                path = segment.file(".log")
+                opened, count = await self._call_with_deadline(
+                    open_and_read, path, position, target
+                )
+                self._keep_open(segment, opened)
             else:
                 self._descriptors.move_to_end(segment)
-            count = read_cached(descriptor, position, target)
-            if count < len(target):
-                count += await self._in_time(
-                    read_fully, descriptor, position + count, target[count:]
-                )
-        except TimeoutError:
-            raise
+                count = read_cached(known, position, target)
+                if count < len(target):
+                    count += await self._call_with_deadline(
+                        read_fully, known, position + count, target[count:]
+                    )
         except OSError as error:
             if not segment.is_discarded:
                 log.warning("segment=%s action=read error=%r", segment.path, _reason(error))
@@ -444,23 +489,30 @@ class LocalSegments:
             begin = end
         return True
 
-    def _keep(self, segment: Segment, descriptor: Descriptor) -> None:
+    def _keep_open(self, segment: Segment, descriptor: Descriptor) -> None:
         """Keep a segment's file open, and close the longest unused one past the limit."""
         if not segment.is_discarded:
             self._descriptors[segment] = descriptor
             if len(self._descriptors) > MAX_DESCRIPTORS:
                 self._descriptors.popitem(last=False)
 
-    async def _in_time(self, call: Callable[..., T], *args: object) -> T:
-        """Return what `call(*args)` returns in a thread that reads.
+    async def _call_with_deadline(self, call: Callable[..., T], *args: object) -> T:
+        """Return the result of `call(*args)`, which runs in a thread of the readers.
 
-        Raises:  TimeoutError if the disk hangs; whatever `call` raises.
+        Raises:  _DiskHangsError if it takes longer than `HANGS_S`, or the disk hangs already;
+                 whatever `call` raises.
         """
-        if self._hangs:
-            raise TimeoutError
-        async with asyncio.timeout(HANGS_S):
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._readers, partial(call, *args))
+        if self._hangs or self._is_released:
+            raise _DiskHangsError
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(HANGS_S) as deadline:
+                return await loop.run_in_executor(self._readers, partial(call, *args))
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # of the disk: ETIMEDOUT
+            self._late_until = loop.time() + HANGS_S
+            raise _DiskHangsError from None
 
     # --- filling --------------------------------------------------------------------------------
 
@@ -599,7 +651,7 @@ class LocalSegments:
         self._entries -= segment.entry_count
         self._descriptors.pop(segment, None)
         self.counters.discarded[reason] += 1
-        if self._directory is not None:
+        if not self._is_released:
             self._thread.submit(_delete, segment)
 
     def _make_room(self) -> None:
@@ -625,7 +677,8 @@ class LocalSegments:
 
         Files that somebody has deleted are no fault of the disk: their segments alone are given up.
         """
-        if isinstance(error, FileNotFoundError) and segments[0].readable:
+        is_lost = isinstance(error, FileNotFoundError) and bool(segments[0].readable)
+        if is_lost or isinstance(error, NoRegularFileError):
             self.discard(segments[0], "damaged")
             segments = segments[1:]
         else:
@@ -663,7 +716,7 @@ class LocalSegments:
         ]
         for segment in used:
             segment.was_used = False
-        if used and self._directory is not None:
+        if used and not self._is_released:
             self._thread.submit(_touch, used)
 
 

@@ -94,7 +94,11 @@ def read_segments(
         for base_offset in sorted(offset for offset in offsets if offset is not None):
             loaded = load(child, partition, base_offset, cluster_id)
             if loaded is not None:
-                yield _describe(loaded[0], verify=verify)
+                try:
+                    described = _describe(loaded[0], verify=verify)
+                except FileNotFoundError:  # deleted meanwhile
+                    continue
+                yield described
             elif (child / f"{base_offset:020d}{RUNS_SUFFIX}").exists():
                 yield DescribedSegment(partition, base_offset, None)
 

@@ -42,26 +42,31 @@ _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _NO_WAIT: Final = getattr(os, "RWF_NOWAIT", None)  # Linux
 
 
-def open_file(path: Path, flags: int = _READ) -> int:
-    """Open a segment's file, and return its descriptor.
+class NoRegularFileError(FileNotFoundError):
+    """A link, a directory or a FIFO is in the place of a segment's file."""
 
-    Raises:  FileNotFoundError, also if something else is in its place: a link, a directory, or a
-             FIFO, which would block whoever opens it. OSError.
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.ENOENT, "no regular file", str(path))
+
+
+def open_file(path: Path, flags: int = _READ) -> int:
+    """Open a segment's file without waiting for a FIFO's other side; return its descriptor.
+
+    Raises:  NoRegularFileError; OSError.
     """
     try:
         fd = os.open(path, flags | os.O_NONBLOCK, 0o644)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise _no_file(path) from error
+            raise NoRegularFileError(path) from error
         raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise NoRegularFileError(path)
+    except BaseException:
         os.close(fd)
-        raise _no_file(path)
+        raise
     return fd
-
-
-def _no_file(path: Path) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, "no regular file", str(path))
 
 
 class Segment:
@@ -150,6 +155,12 @@ class Descriptor:
             os.close(self.fd)
 
 
+def open_and_read(path: Path, position: int, target: memoryview) -> tuple[Descriptor, int]:
+    """Open a file and fill `target` from it; return the open file and the bytes read."""
+    descriptor = Descriptor(path)
+    return descriptor, read_fully(descriptor, position, target)
+
+
 def read_cached(descriptor: Descriptor, position: int, target: memoryview) -> int:
     """Read what the page cache has, without waiting for the disk; return the bytes read."""
     if _NO_WAIT is None:
@@ -231,7 +242,10 @@ def delete(segment: Segment) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove what has the name of a segment's file, if anything: a file, or an empty directory."""
+    """Remove the file or the empty directory at this path, if it exists.
+
+    Raises:  NoRegularFileError for a directory with something in it; OSError.
+    """
     try:
         path.unlink()
     except FileNotFoundError:
@@ -239,7 +253,10 @@ def _remove(path: Path) -> None:
     except OSError:
         if not path.is_dir():
             raise
-        path.rmdir()
+        try:
+            path.rmdir()
+        except OSError:
+            raise NoRegularFileError(path) from None
 
 
 def load(

@@ -1,27 +1,33 @@
-"""A disk that hangs: nobody waits for it, neither consumers nor the broker's start and end."""
+"""A disk that hangs delays neither Fetches nor the start and shutdown of a broker for long."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from diskless.fetch.local_segments import cache, segment, write_behind
 from diskless.fetch.local_segments.cache import LocalSegments, LocalSegmentsSettings
+from diskless.fetch.local_segments.directory import CacheDirectoryError
+from diskless.fetch.local_segments.disk_threads import DiskThreads
 from diskless.fetch.local_segments.format import TopicPartition
 from diskless.fetch.runs_reader import FinalBatches, Run
 from records.batch_writer import build_batch
-from tests.waiting import wait_until_async
+from tests.waiting import wait_until, wait_until_async
 
 PARTITION = TopicPartition(UUID(int=5), 0)
-HANGS_S = 0.3
+HANGS_S = 1.0
 
 
 class Disk:
@@ -52,12 +58,16 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     found.resume.set()
 
 
+def made(directory: Path) -> LocalSegments:
+    settings = LocalSegmentsSettings(directory / "cache", "c-1", 1)
+    return LocalSegments(settings, wall_ms=lambda: 0)
+
+
 def with_segments(directory: Path, work: Callable[[LocalSegments], Awaitable[None]]) -> float:
     """Run `work` with local segments whose threads are real; return the seconds of their close."""
 
     async def main() -> float:
-        settings = LocalSegmentsSettings(directory / "cache", "c-1", 1)
-        segments = LocalSegments(settings, wall_ms=lambda: 0)
+        segments = made(directory)
         await segments.begin()
         await work(segments)
         began = time.monotonic()
@@ -93,9 +103,13 @@ def test_a_write_that_hangs_is_a_fault_and_the_close_does_not_wait_for_it(
     assert with_segments(tmp_path, work) < 10
 
 
+@pytest.mark.parametrize("is_one_call", [True, False], ids=["one call", "many short calls"])
 def test_a_read_that_hangs_is_answered_from_the_store_and_the_next_one_at_once(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    is_one_call: bool, disk: Disk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    if not is_one_call:  # behind which the read waits for a thread
+        monkeypatch.setattr(DiskThreads, "longest_running_s", 0.0)
+
     async def work(segments: LocalSegments) -> None:
         found = await filled(segments)
 
@@ -105,9 +119,11 @@ def test_a_read_that_hangs_is_answered_from_the_store_and_the_next_one_at_once(
             return not answer.is_missing
 
         assert await read()
+        assert segments.holds(PARTITION, found.run)
         monkeypatch.setattr(cache, "read_cached", lambda *_: 0)  # not in the page cache
         disk.hold(monkeypatch, cache, "read_fully")
         assert not await read()
+        assert not segments.holds(PARTITION, found.run)  # a Fetch reads all runs from the store
         calls = disk.is_held
         calls.clear()
         assert not await read()
@@ -121,24 +137,113 @@ def test_a_read_that_hangs_is_answered_from_the_store_and_the_next_one_at_once(
     with_segments(tmp_path, work)
 
 
-def test_a_start_at_a_disk_that_hangs_goes_on_without_local_segments(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.usefixtures("disk")
+def test_an_error_of_the_disk_that_says_timed_out_discards_the_segment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    disk.hold(monkeypatch, cache, "load")
-    segment_file = tmp_path / "cache" / f"{PARTITION.directory_name}" / f"{0:020d}.runs"
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ETIMEDOUT, "Connection timed out")
 
     async def work(segments: LocalSegments) -> None:
-        expected = f"local segments are off, {tmp_path / 'cache'}: the disk takes longer than"
+        found = await filled(segments)
+        monkeypatch.setattr(cache, "open_and_read", refuse)
+        answer = await segments.read(PARTITION, [found.run], from_offset=0, max_bytes=1_000)
+        assert answer.is_missing
+        assert segments.fault is None
+        assert not len(segments)
+
+    with_segments(tmp_path, work)
+
+
+def test_a_start_at_a_disk_that_hangs_goes_on_and_keeps_the_directory_until_its_call_ends(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with_segments(tmp_path, filled)  # type: ignore[arg-type]
+    (segment_file,) = (tmp_path / "cache").glob(f"{PARTITION.directory_name}/*.runs")
+    held = monkeypatch.context()
+    disk.hold(held.__enter__(), cache, "load")
+
+    async def work(segments: LocalSegments) -> None:
+        expected = f"local segments are off, {tmp_path / 'cache'}: the disk has not answered for"
         assert segments.fault is not None
         assert segments.fault.startswith(expected)
         answer = await segments.read(PARTITION, [a_run().run], from_offset=0, max_bytes=1_000)
         assert answer.is_missing
+        held.__exit__(None, None, None)
+        with pytest.raises(CacheDirectoryError, match="used by another process"):
+            await made(tmp_path).begin()
+        disk.resume.set()
+        later = made(tmp_path)
+        while True:
+            try:
+                await later.begin()
+            except CacheDirectoryError:
+                later = made(tmp_path)
+                await asyncio.sleep(0.01)
+            else:
+                break
+        assert len(later) == 1
+        await later.close()
 
-    with monkeypatch.context() as later:
-        later.setattr(cache, "load", segment.load)
-        with_segments(tmp_path, filled)  # type: ignore[arg-type]
-    assert segment_file.exists()
     assert with_segments(tmp_path, work) < 10
+    assert segment_file.exists()
+
+
+def test_a_start_waits_as_long_as_segments_are_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cache, "BEGIN_S", 1.5)
+    monkeypatch.setattr(write_behind, "FREE_BYTES", 0)
+    partitions = [TopicPartition(UUID(int=5), index) for index in range(3)]
+
+    async def fill(segments: LocalSegments) -> None:
+        for partition in partitions:
+            segments.fill(partition, [a_run()], is_tail=True)
+
+    with_segments(tmp_path, fill)
+
+    def load_slowly(*args: Any) -> Any:
+        time.sleep(0.6)
+        return segment.load(*args)
+
+    monkeypatch.setattr(cache, "load", load_slowly)
+
+    async def work(segments: LocalSegments) -> None:
+        assert segments.fault is None
+        assert len(segments) == 3
+
+    with_segments(tmp_path, work)
+
+
+class Thing:
+    """Can be referred to weakly."""
+
+
+def test_an_idle_thread_keeps_nothing_of_its_last_call_alive() -> None:
+    threads = DiskThreads("test", 1)
+    thing = Thing()
+    assert threads.submit(id, thing).result() == id(thing)
+    known = weakref.ref(thing)
+    del thing
+    wait_until(lambda: gc.collect() >= 0 and known() is None, "the call is forgotten")
+    threads.shutdown()
+    with pytest.raises(RuntimeError, match="after the shutdown"):
+        threads.submit(int)
+
+
+def test_a_thread_that_cannot_be_started_is_started_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads = DiskThreads("test", 1)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            threads.submit(int)
+    assert threads.submit(int, "7").result(60) == 7
+    threads.shutdown()
 
 
 def test_a_process_does_not_wait_for_a_call_that_hangs_at_its_end() -> None:

@@ -279,7 +279,7 @@ def swap(path: Path) -> None:
 
 
 def put_fifo(path: Path) -> None:
-    """Put a FIFO in a file's place: whoever opens it for reading waits for a writer."""
+    """Put a FIFO in a file's place: to open it for reading waits for a writer."""
     path.unlink()
     os.mkfifo(path)
 
@@ -348,6 +348,25 @@ def test_an_append_to_what_is_no_file_gives_up_that_segment_alone(put, suffix: s
         await asyncio.sleep(SETTLED_S)
         await world.check_no_get()
         assert all(path.is_file() for path in world.files(suffix=suffix))
+
+    story(work)
+
+
+def test_a_full_directory_in_a_files_place_stops_no_other_segment() -> None:
+    async def work(world: World) -> None:
+        await world.cluster.create("u")
+        await world.write(5)
+        await asyncio.sleep(SETTLED_S)
+        put_directory(world.files()[0])
+        (world.files()[0] / "of-others").touch()
+        await world.restart()
+        await world.write(5, topic="u")
+        await world.compare()
+        await asyncio.sleep(SETTLED_S)
+        assert world.segments.fault is None
+        await world.compare()
+        world.forget()
+        await world.check_no_get("u")
 
     story(work)
 

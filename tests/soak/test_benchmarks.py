@@ -1,4 +1,4 @@
-"""Benchmarks of whole clusters run at their tiny sizes; make test has tests of the others."""
+"""Benchmarks of whole clusters run at their tiny sizes."""
 
 from __future__ import annotations
 

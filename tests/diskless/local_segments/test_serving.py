@@ -336,7 +336,7 @@ def test_a_directory_that_was_emptied_while_serving_fills_again() -> None:
 
 @pytest.mark.parametrize("put", [put_fifo, put_directory])
 @pytest.mark.parametrize("suffix", [".log", ".runs"])
-def test_an_append_to_what_is_no_file_gives_up_that_segment_alone(put, suffix: str) -> None:
+def test_a_fifo_or_directory_in_a_files_place_gives_up_that_segment_alone(put, suffix: str) -> None:
     async def work(world: World) -> None:
         await world.write(5)
         await asyncio.sleep(SETTLED_S)

@@ -32,7 +32,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from diskless.fetch.local_segments.cache import BEGIN_S
 from diskless.fetch.local_segments.directory import (
     SETTING,
     CacheDirectoryError,
@@ -40,6 +39,7 @@ from diskless.fetch.local_segments.directory import (
     other_directories,
 )
 from diskless.fetch.local_segments.disk_threads import DiskThreads
+from diskless.fetch.local_segments.segment_disk import BEGIN_S
 from esker.server.back_off import FIRST_S, BackOff
 from esker.server.host_metrics import ChildStatus, HostMetrics
 from esker.server.host_status import (

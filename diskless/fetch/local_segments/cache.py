@@ -20,24 +20,17 @@ Source: KIP-1163, Caching in local segments; docs/design/local-segments.md.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
-import time
 from bisect import bisect_right, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
-from contextlib import suppress
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from diskless.fetch.local_segments.directory import ClaimedDirectory, claim
-from diskless.fetch.local_segments.disk_threads import DiskThreads
 from diskless.fetch.local_segments.format import (
     CATCH_UP,
     ENTRY_BYTES,
@@ -49,26 +42,23 @@ from diskless.fetch.local_segments.format import (
     entry_at,
     identify,
     owner_of,
-    parse_directory_name,
-    parse_segment_name,
 )
 from diskless.fetch.local_segments.segment import (
-    Descriptor,
     NoRegularFileError,
     Segment,
-    delete,
-    load,
-    open_and_read,
-    read_cached,
-    read_fully,
+)
+from diskless.fetch.local_segments.segment_disk import (
+    BEGIN_S,
+    HANGS_S,
+    DiskHangsError,
+    SegmentDisk,
+    reason_of,
 )
 from diskless.fetch.local_segments.write_behind import WriteBehind
 from diskless.fetch.runs_reader import FinalBatches, Run
 from records.batch import iter_batches
 
 log = logging.getLogger("diskless.fetch.local_segments")
-
-T = TypeVar("T")
 
 RANGE_BYTES: Final = 64 * 1024  # of a range of several batches
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
@@ -77,11 +67,7 @@ SEGMENT_S: Final = 600.0  # for which a segment takes ranges
 MAX_ENTRIES: Final = 4_000_000  # of all segments: 52 bytes each, in memory
 MAX_OPEN: Final = 4  # segments of a partition that take ranges
 LOOKED_AT: Final = 16  # segments that may have an offset; a miss costs a GET
-MAX_DESCRIPTORS: Final = 256
 RETRY_S: Final = 30.0  # after a failed write
-HANGS_S: Final = 5.0  # a disk hangs that takes longer for a read, a write, or the shutdown
-BEGIN_S: Final = 30.0  # to claim the directory, or to load one more segment
-READERS: Final = 4  # threads
 CHECKED_AT_ONCE: Final = 1024 * 1024  # bytes, before the loop runs other tasks
 
 
@@ -118,10 +104,6 @@ class LocalRead(NamedTuple):
     data: memoryview
     next_offset: int  # behind them
     is_missing: bool  # whether the batch at `next_offset` must come from the store
-
-
-class _DiskHangsError(Exception):
-    """A read of the disk takes too long."""
 
 
 class _Partition:
@@ -162,28 +144,21 @@ class LocalSegments:
         self._wall_ms = wall_ms
         self.keeps = keeps
         self._segment_bytes = min(SEGMENT_BYTES, settings.max_bytes // 8)
-        self._directory: ClaimedDirectory | None = None
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._used: dict[int, OrderedDict[Segment, float]] = {
             kind: OrderedDict() for kind in KIND_NAMES
         }  # when each segment was last used, the longest unused first
         self._entries = 0
-        self._descriptors: OrderedDict[Segment, Descriptor] = OrderedDict()
         self._retry_at = 0.0
-        self._is_released = False
-        self._released: Future[None] | None = None
-        self._progress_at = 0.0  # of the start, on the monotonic clock
-        self._late_until = 0.0  # loop time: the disk is taken to hang until then
-        self._own_threads: tuple[DiskThreads, ...] = ()
-        if executor is None:
-            writer, readers = DiskThreads("segments", 1), DiskThreads("segments-read", READERS)
-            self._own_threads = (writer, readers)
-            self._thread: Executor = writer
-            self._readers: Executor = readers
-        else:
-            self._thread = self._readers = executor
+        self._disk = SegmentDisk(
+            settings.directory,
+            cluster_id=settings.cluster_id,
+            node_id=settings.node_id,
+            others=settings.others,
+            executor=executor,
+        )
         self._writes = WriteBehind(
-            self._thread,
+            self._disk.writer,
             bytes_per_second=settings.fill_bytes_per_second,
             on_written=self._on_written,
             on_failed=self._on_failed_write,
@@ -200,16 +175,18 @@ class LocalSegments:
         """
         loop, settings = asyncio.get_running_loop(), self._settings
         try:
-            found = await self._claim_and_load()
+            found, damaged_count = await self._disk.claim_and_load()
         except OSError as error:  # TimeoutError, too
-            reason = _reason(error) or f"the disk has not answered for {BEGIN_S:.0f} s"
+            reason = reason_of(error) or f"the disk has not answered for {BEGIN_S:.0f} s"
             self._fault = f"local segments are off, {settings.directory}: {reason}"
             log.error("action=begin error=%r", self._fault)
-            self._release()
+            self._disk.release()
             return
         except BaseException:
-            self._release()
+            self._disk.release()
             raise
+        if damaged_count:
+            self.counters.discarded["damaged"] += damaged_count
         now, wall_s = loop.time(), self._wall_ms() / 1_000
         for segment, used_at in sorted(found, key=lambda pair: pair[1]):
             self._insert(segment, now - max(0.0, wall_s - used_at))
@@ -219,96 +196,25 @@ class LocalSegments:
             "directory=%s segments=%d bytes=%d", settings.directory, len(self), self.size_bytes
         )
 
-    async def _claim_and_load(self) -> list[tuple[Segment, float]]:
-        """Claim the directory, and return the segments in it and when each was last used.
-
-        Raises:  TimeoutError if there was no progress for `BEGIN_S`; CacheDirectoryError; OSError.
-        """
-        settings = self._settings
-
-        def work() -> list[tuple[Segment, float]]:
-            self._directory = claim(
-                settings.directory,
-                cluster_id=settings.cluster_id,
-                node_id=settings.node_id,
-                others=settings.others,
-            )
-            return self._load_all()
-
-        self._progress_at = time.monotonic()
-        loaded = asyncio.get_running_loop().run_in_executor(self._thread, work)
-        while not loaded.done():
-            await asyncio.wait([loaded], timeout=BEGIN_S)
-            if not loaded.done() and time.monotonic() - self._progress_at >= BEGIN_S:
-                loaded.cancel()  # what it returns later is nobody's
-                raise TimeoutError
-        return loaded.result()
-
-    def _load_all(self) -> list[tuple[Segment, float]]:
-        """Read all segments in the directory; delete files of segments that are not sound."""
-        found: list[tuple[Segment, float]] = []
-        for child in sorted(self._settings.directory.iterdir()):
-            partition = parse_directory_name(child.name)
-            if partition is None or child.is_symlink() or not child.is_dir():
-                continue
-            names = {path.name for path in child.iterdir()}
-            offsets = {parse_segment_name(name) for name in names} - {None}
-            for base_offset in sorted(offset for offset in offsets if offset is not None):
-                if self._is_released:
-                    return found
-                self._progress_at = time.monotonic()
-                loaded = load(child, partition, base_offset, self._settings.cluster_id)
-                if loaded is not None:
-                    found.append(loaded)
-                    continue
-                self.counters.discarded["damaged"] += 1
-                _delete(Segment(partition, base_offset, child, Header(TAIL, 0, b"")))
-            with suppress(OSError):  # has files
-                child.rmdir()
-        return found
-
     async def close(self) -> None:
         """Write what is queued, unless the disk hangs, and release the directory."""
         try:
             async with asyncio.timeout(HANGS_S):
                 await self._writes.close()
-                await asyncio.shield(asyncio.wrap_future(self._release()))
+                await asyncio.shield(asyncio.wrap_future(self._disk.release()))
         except TimeoutError:
             log.warning("directory=%s action=close error='hangs'", self._settings.directory)
         finally:
-            self._release()
-
-    def _release(self) -> Future[None]:
-        """Release the directory after all submitted calls; return the call that does it."""
-        if self._released is None:
-            self._is_released = True
-            self._released = self._thread.submit(self._release_directory)
-            self._thread.shutdown(wait=False)
-            self._readers.shutdown(wait=False)
-        return self._released
-
-    def _release_directory(self) -> None:
-        self._descriptors.clear()
-        directory, self._directory = self._directory, None
-        if directory is not None:
-            directory.release()
+            self._disk.release()
 
     # --- what is there --------------------------------------------------------------------------
 
     @property
     def fault(self) -> str | None:
         """Return why nothing is written, or nothing served either; None while all is well."""
-        if self._fault is None and self._hangs:
+        if self._fault is None and self._disk.hangs:
             return f"the disk of local segments hangs, {self._settings.directory}"
         return self._fault
-
-    @property
-    def _hangs(self) -> bool:
-        """Return whether a call of the disk takes long, or a read has been given up just now."""
-        return self._writes.is_running and (
-            any(threads.longest_running_s > HANGS_S for threads in self._own_threads)
-            or asyncio.get_running_loop().time() < self._late_until
-        )
 
     def __len__(self) -> int:
         """Return the number of segments."""
@@ -339,7 +245,7 @@ class LocalSegments:
 
     def holds(self, partition: TopicPartition, run: Run) -> bool:
         """Return whether a whole run is here, or is being written, and can be read now."""
-        if self._hangs:
+        if self._disk.hangs:
             return False
         found, identity, offset = self._partitions.get(partition), identify(run), run.base_offset
         while found is not None and offset <= run.last_offset:
@@ -375,7 +281,7 @@ class LocalSegments:
             end = size + sum(piece.entry.size_bytes for piece in group)
             try:
                 is_sound = await self._read_group(group, view[size:end])
-            except _DiskHangsError:
+            except DiskHangsError:
                 is_missing = True
                 break
             if not is_sound:
@@ -453,27 +359,14 @@ class LocalSegments:
     async def _read_group(self, group: Sequence[_Piece], target: memoryview) -> bool:
         """Read ranges that lie side by side; return whether all bytes are as they were written.
 
-        Raises:  _DiskHangsError.
+        Raises:  DiskHangsError.
         """
         segment, position = group[0].segment, group[0].entry.position
         try:
-            known = self._descriptors.get(segment)
-            if known is None:
-                path = segment.file(".log")
-                opened, count = await self._call_with_deadline(
-                    open_and_read, path, position, target
-                )
-                self._keep_open(segment, opened)
-            else:
-                self._descriptors.move_to_end(segment)
-                count = read_cached(known, position, target)
-                if count < len(target):
-                    count += await self._call_with_deadline(
-                        read_fully, known, position + count, target[count:]
-                    )
+            count = await self._disk.read(segment, position, target)
         except OSError as error:
             if not segment.is_discarded:
-                log.warning("segment=%s action=read error=%r", segment.path, _reason(error))
+                log.warning("segment=%s action=read error=%r", segment.path, reason_of(error))
             return False
         if count < len(target):
             return False
@@ -488,31 +381,6 @@ class LocalSegments:
                 return False
             begin = end
         return True
-
-    def _keep_open(self, segment: Segment, descriptor: Descriptor) -> None:
-        """Keep a segment's file open, and close the longest unused one past the limit."""
-        if not segment.is_discarded:
-            self._descriptors[segment] = descriptor
-            if len(self._descriptors) > MAX_DESCRIPTORS:
-                self._descriptors.popitem(last=False)
-
-    async def _call_with_deadline(self, call: Callable[..., T], *args: object) -> T:
-        """Return the result of `call(*args)`, which runs in a thread of the readers.
-
-        Raises:  _DiskHangsError if it takes longer than `HANGS_S`, or the disk hangs already;
-                 whatever `call` raises.
-        """
-        if self._hangs or self._is_released:
-            raise _DiskHangsError
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(HANGS_S) as deadline:
-                return await loop.run_in_executor(self._readers, partial(call, *args))
-        except TimeoutError:
-            if not deadline.expired():
-                raise  # of the disk: ETIMEDOUT
-            self._late_until = loop.time() + HANGS_S
-            raise _DiskHangsError from None
 
     # --- filling --------------------------------------------------------------------------------
 
@@ -649,10 +517,8 @@ class LocalSegments:
         del self._used[kind][segment]
         self.bytes_of_kind[kind] -= segment.size_bytes
         self._entries -= segment.entry_count
-        self._descriptors.pop(segment, None)
         self.counters.discarded[reason] += 1
-        if not self._is_released:
-            self._thread.submit(_delete, segment)
+        self._disk.delete(segment)
 
     def _make_room(self) -> None:
         """Discard the longest unused segments past the bounds of bytes and entries."""
@@ -690,7 +556,8 @@ class LocalSegments:
     def _pause(self, error: OSError) -> None:
         self.counters.failures += 1
         self._retry_at = asyncio.get_running_loop().time() + RETRY_S
-        self._fault = f"local segments are not filled, {self._settings.directory}: {_reason(error)}"
+        directory, reason = self._settings.directory, reason_of(error)
+        self._fault = f"local segments are not filled, {directory}: {reason}"
         log.error("action=write error=%r", self._fault)
 
     def _give_up(self, segment: Segment) -> None:
@@ -716,8 +583,8 @@ class LocalSegments:
         ]
         for segment in used:
             segment.was_used = False
-        if used and not self._is_released:
-            self._thread.submit(_touch, used)
+        if used:
+            self._disk.touch(used)
 
 
 def _base_offset(segment: Segment) -> int:
@@ -759,24 +626,6 @@ def _cut(data: memoryview, begin: int, max_bytes: int, *, is_first: bool) -> tup
             break
         end, next_offset = position + len(batch), header.end_offset
     return begin + end, next_offset
-
-
-def _delete(segment: Segment) -> None:
-    try:
-        delete(segment)
-    except OSError as error:
-        log.warning("segment=%s action=delete error=%r", segment.path, _reason(error))
-
-
-def _touch(segments: Sequence[Segment]) -> None:
-    for segment in segments:
-        with suppress(OSError):
-            os.utime(segment.file(".log"))
-
-
-def _reason(error: OSError) -> str:
-    code = errno.errorcode.get(error.errno or 0, "")
-    return f"{error.strerror or error} ({code})" if code else str(error)
 
 
 __all__ = [

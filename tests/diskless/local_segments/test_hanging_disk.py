@@ -17,7 +17,7 @@ from uuid import UUID
 
 import pytest
 
-from diskless.fetch.local_segments import cache, segment, write_behind
+from diskless.fetch.local_segments import cache, segment, segment_disk, write_behind
 from diskless.fetch.local_segments.cache import LocalSegments, LocalSegmentsSettings
 from diskless.fetch.local_segments.directory import CacheDirectoryError
 from diskless.fetch.local_segments.disk_threads import DiskThreads
@@ -50,8 +50,9 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    monkeypatch.setattr(segment_disk, "HANGS_S", HANGS_S)
     monkeypatch.setattr(cache, "HANGS_S", HANGS_S)
-    monkeypatch.setattr(cache, "BEGIN_S", HANGS_S)
+    monkeypatch.setattr(segment_disk, "BEGIN_S", HANGS_S)
     monkeypatch.setattr(write_behind, "FREE_BYTES", 0)
     found = Disk()
     yield found
@@ -120,8 +121,8 @@ def test_a_read_that_hangs_is_answered_from_the_store_and_the_next_one_at_once(
 
         assert await read()
         assert segments.holds(PARTITION, found.run)
-        monkeypatch.setattr(cache, "read_cached", lambda *_: 0)  # not in the page cache
-        disk.hold(monkeypatch, cache, "read_fully")
+        monkeypatch.setattr(segment_disk, "read_cached", lambda *_: 0)  # not in the page cache
+        disk.hold(monkeypatch, segment_disk, "read_fully")
         assert not await read()
         assert not segments.holds(PARTITION, found.run)  # a Fetch reads all runs from the store
         calls = disk.is_held
@@ -146,7 +147,7 @@ def test_an_error_of_the_disk_that_says_timed_out_discards_the_segment(
 
     async def work(segments: LocalSegments) -> None:
         found = await filled(segments)
-        monkeypatch.setattr(cache, "open_and_read", refuse)
+        monkeypatch.setattr(segment_disk, "open_and_read", refuse)
         answer = await segments.read(PARTITION, [found.run], from_offset=0, max_bytes=1_000)
         assert answer.is_missing
         assert segments.fault is None
@@ -161,7 +162,7 @@ def test_a_start_at_a_disk_that_hangs_goes_on_and_keeps_the_directory_until_its_
     with_segments(tmp_path, filled)  # type: ignore[arg-type]
     (segment_file,) = (tmp_path / "cache").glob(f"{PARTITION.directory_name}/*.runs")
     held = monkeypatch.context()
-    disk.hold(held.__enter__(), cache, "load")
+    disk.hold(held.__enter__(), segment_disk, "load")
 
     async def work(segments: LocalSegments) -> None:
         expected = f"local segments are off, {tmp_path / 'cache'}: the disk has not answered for"
@@ -192,7 +193,7 @@ def test_a_start_at_a_disk_that_hangs_goes_on_and_keeps_the_directory_until_its_
 def test_a_start_waits_as_long_as_segments_are_loaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cache, "BEGIN_S", 1.5)
+    monkeypatch.setattr(segment_disk, "BEGIN_S", 1.5)
     monkeypatch.setattr(write_behind, "FREE_BYTES", 0)
     partitions = [TopicPartition(UUID(int=5), index) for index in range(3)]
 
@@ -206,7 +207,7 @@ def test_a_start_waits_as_long_as_segments_are_loaded(
         time.sleep(0.6)
         return segment.load(*args)
 
-    monkeypatch.setattr(cache, "load", load_slowly)
+    monkeypatch.setattr(segment_disk, "load", load_slowly)
 
     async def work(segments: LocalSegments) -> None:
         assert segments.fault is None

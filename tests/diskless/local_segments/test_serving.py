@@ -15,8 +15,8 @@ import pytest
 
 from coordinator.transactions.state import State
 from diskless.fetch.local_segments import segment
-from diskless.fetch.local_segments.cache import LocalSegments
 from diskless.fetch.local_segments.format import CATCH_UP, TAIL
+from diskless.fetch.local_segments.segment_disk import SegmentDisk
 from records.batch import iter_batches
 from records.kafka_errors import ErrorCode
 from tests.diskless.local_segments.world import SETTLED_S, World, story
@@ -592,7 +592,7 @@ def test_a_disk_that_refuses_at_the_start_leaves_a_broker_without_local_segments
 
     async def work(world: World) -> None:
         await world.broker.end_segments()
-        monkeypatch.setattr(LocalSegments, "_load_all", refuse)
+        monkeypatch.setattr(SegmentDisk, "_load_all", refuse)
         await world.begin()
         expected = f"local segments are off, {world.directory}: Read-only file system (EROFS)"
         assert world.segments.fault == expected
